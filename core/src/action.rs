@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use serde::Deserializer as _;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 /// The longest action that is taken; GitHub's are below 40 characters.

@@ -77,6 +77,8 @@
 
 mod action;
 mod backoff;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod batch;
 mod claim;
 mod delivery;
 mod error;
@@ -86,9 +88,17 @@ mod key;
 mod lease;
 pub mod machine;
 mod memory;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod migrate;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 mod secret;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod settle;
 mod signature;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
@@ -106,12 +116,18 @@ pub use crate::key::{BusinessKey, ClaimKey, KeyError, Scope, Source};
 pub use crate::lease::{Attempt, CancelAttempt, Fate, Lease};
 pub use crate::machine::LeaseLost;
 pub use crate::memory::MemoryStore;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use crate::migrate::Migrations;
+#[cfg(feature = "postgres")]
+pub use crate::postgres::PostgresStore;
 pub use crate::record::{ClaimToken, ErrorClass, Record, State, UnknownState};
 pub use crate::secret::{Secret, SecretError, SecretSet, Secrets};
 pub use crate::signature::{
     BodyVerifier, Fingerprint, Signature, SignatureError, SignatureErrorKind, SignedBody, Verified,
     Verifier,
 };
+#[cfg(feature = "sqlite")]
+pub use crate::sqlite::SqliteStore;
 pub use crate::store::{
     DeliveryStore, ListFilter, Retention, RetentionTooShort, Stats, TransactionalStore,
 };

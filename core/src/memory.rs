@@ -1,6 +1,6 @@
 //! A store in the memory of one process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -70,6 +70,17 @@ impl MemoryStore {
         }
         machine::outcome((&records[&claim.key]).into(), claim, false, now, sent)
     }
+
+    fn standing(&self, claim: &Claim) -> ClaimOutcome {
+        let sent = Instant::now();
+        machine::outcome(
+            (&self.records()[&claim.key]).into(),
+            claim,
+            false,
+            self.clock.now(),
+            sent,
+        )
+    }
 }
 
 impl Default for MemoryStore {
@@ -93,7 +104,18 @@ impl DeliveryStore for MemoryStore {
     }
 
     async fn claim_many(&self, claims: Vec<Claim>) -> Result<Vec<ClaimOutcome>, StoreError> {
-        Ok(claims.iter().map(|claim| self.claim_now(claim)).collect())
+        // Of several claims of one key the first is asked, as where they travel in one statement.
+        let mut asked = HashSet::with_capacity(claims.len());
+        let mut outcomes = Vec::with_capacity(claims.len());
+        for claim in &claims {
+            let first = asked.insert(&claim.key);
+            outcomes.push(if first {
+                self.claim_now(claim)
+            } else {
+                self.standing(claim)
+            });
+        }
+        Ok(outcomes)
     }
 
     async fn complete(&self, held: &Held) -> Result<(), StoreError> {
@@ -190,5 +212,17 @@ impl DeliveryStore for MemoryStore {
         Ok(records.values().fold(Stats::default(), |stats, record| {
             stats.with(record.state, stats.count(record.state) + 1)
         }))
+    }
+}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use super::*;
+    use crate::testing::{ManualClock, conformance};
+
+    #[tokio::test]
+    async fn the_memory_store_conforms() {
+        let clock = ManualClock::new();
+        conformance::check(&MemoryStore::with_clock(Arc::new(clock.clone())), &clock).await;
     }
 }

@@ -1,0 +1,331 @@
+//! A store on Postgres, for any number of processes.
+
+mod pipeline;
+mod rows;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres, Row as _, Transaction};
+
+use self::pipeline::{CLAIM_PIPELINES, PgPipeline};
+use crate::batch::Queue;
+use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::ClaimKey;
+use crate::migrate::Migrations;
+use crate::record::{Record, State};
+use crate::settle::{Settle, Settled};
+use crate::store::{DeliveryStore, ListFilter, Retention, Stats, TransactionalStore};
+use crate::time::Clock;
+
+const MIGRATIONS: Migrations = Migrations::new(
+    "hookclaim_migrations",
+    &[include_str!("postgres/schema_1.sql")],
+);
+
+/// Remembers deliveries in a Postgres database (13 or later) that any number of processes share.
+///
+/// The database's clock judges leases: the clocks of the processes do not matter. Claims and settlements of one
+/// process travel together, over three connections of the store's own; the pool serves handlers' transactions and
+/// everything else, so that no pooled connection is held while a handler runs without a transaction.
+///
+/// A store belongs to the tokio runtime that it was made in.
+///
+/// ```no_run
+/// use hookclaim::PostgresStore;
+///
+/// # async fn example() -> Result<(), hookclaim::StoreError> {
+/// let store = PostgresStore::connect("postgres://localhost/hooks").await?;
+/// store.migrate().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    pool: PgPool,
+    claims: Queue,
+    settles: Queue,
+    clock: Option<Arc<dyn Clock>>,
+}
+
+impl PostgresStore {
+    /// Connects with a pool of the store's own, of up to 10 connections.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`](StoreErrorKind::Refused) if the URL cannot be read,
+    /// [`Unavailable`](StoreErrorKind::Unavailable) if the database cannot be reached.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
+            StoreError::new(StoreErrorKind::Refused, "the database URL cannot be read")
+                .with_source(error)
+        })?;
+        let pool = PgPoolOptions::new()
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_with(options)
+            .await
+            .map_err(|error| unavailable("the database cannot be reached", error))?;
+        Ok(Self::new(pool))
+    }
+
+    /// A store on a pool of the application's. The store's own connections are opened with the same options when they
+    /// are first needed.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        Self::start(pool, None)
+    }
+
+    /// A store that reads the time from `clock` instead of the database.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn with_clock(pool: PgPool, clock: Arc<dyn Clock>) -> Self {
+        Self::start(pool, Some(clock))
+    }
+
+    fn start(pool: PgPool, clock: Option<Arc<dyn Clock>>) -> Self {
+        let pipeline = || PgPipeline::new(pool.connect_options(), clock.clone());
+        Self {
+            claims: Queue::start((0..CLAIM_PIPELINES).map(|_| pipeline())),
+            settles: Queue::start([pipeline()]),
+            pool,
+            clock,
+        }
+    }
+
+    /// Makes or updates the tables, and says how many steps that took. Safe while other processes do the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`](StoreErrorKind::Refused) if the user may not, and there is something to do.
+    pub async fn migrate(&self) -> Result<usize, StoreError> {
+        MIGRATIONS.run_postgres(&self.pool).await
+    }
+
+    /// Every statement of the store, for a test that prepares each.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn statements() -> &'static [&'static str] {
+        &[
+            pipeline::CLAIM,
+            pipeline::SETTLE,
+            rows::INSPECT,
+            include_str!("postgres/complete_in.sql"),
+            include_str!("postgres/fence_in.sql"),
+            include_str!("postgres/list.sql"),
+            include_str!("postgres/prune.sql"),
+            include_str!("postgres/stats.sql"),
+        ]
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    fn now(&self) -> Option<i64> {
+        self.clock.as_ref().map(|clock| clock.now().as_micros())
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = self.pool.connect_options();
+        f.debug_struct("PostgresStore")
+            .field("host", &options.get_host())
+            .field("database", &options.get_database())
+            .finish_non_exhaustive()
+    }
+}
+
+impl DeliveryStore for PostgresStore {
+    async fn claim(&self, claim: Claim) -> Result<ClaimOutcome, StoreError> {
+        self.claims.claim(claim).await
+    }
+
+    async fn claim_many(&self, claims: Vec<Claim>) -> Result<Vec<ClaimOutcome>, StoreError> {
+        self.claims.claim_many(claims).await
+    }
+
+    async fn complete(&self, held: &Held) -> Result<(), StoreError> {
+        self.settles.settle(Settle::complete(held)).await.map(drop)
+    }
+
+    async fn fail(&self, held: &Held, failure: &Failure) -> Result<Failed, StoreError> {
+        self.settles
+            .settle(Settle::fail(held, failure))
+            .await
+            .and_then(Settled::failed)
+    }
+
+    async fn renew(&self, held: &Held) -> Result<Renewal, StoreError> {
+        match self.settles.settle(Settle::renew(held)).await {
+            Ok(settled) => settled.renewal(),
+            Err(error) if error.is_busy() => Ok(Renewal::Busy),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn release(&self, held: &Held, delay: Duration) -> Result<(), StoreError> {
+        self.settles
+            .settle(Settle::release(held, delay))
+            .await
+            .map(drop)
+    }
+
+    async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
+        let mut connection = self.pool.acquire().await.map_err(reading)?;
+        let found = rows::inspect(&mut connection, &[key]).await?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    async fn list(&self, filter: &ListFilter) -> Result<Vec<Record>, StoreError> {
+        let states: Option<Vec<i16>> = (!filter.states.is_empty())
+            .then(|| filter.states.iter().map(|state| state.code()).collect());
+        let rows = sqlx::query(include_str!("postgres/list.sql"))
+            .bind(states)
+            .bind(filter.source.as_ref().map(crate::Source::as_str))
+            .bind(filter.event.as_deref())
+            .bind(filter.delivery_id.as_deref())
+            .bind(filter.since.map(crate::Timestamp::as_micros))
+            .bind(filter.until.map(crate::Timestamp::as_micros))
+            .bind(i64::from(filter.limit))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(reading)?;
+        rows.iter().map(rows::record).collect()
+    }
+
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64, StoreError> {
+        let (completed, dead) = retention.micros();
+        let done = sqlx::query(include_str!("postgres/prune.sql"))
+            .bind(completed)
+            .bind(dead)
+            .bind(i64::from(limit))
+            .bind(self.now())
+            .execute(&self.pool)
+            .await
+            .map_err(|error| unavailable("old deliveries could not be pruned", error))?;
+        Ok(done.rows_affected())
+    }
+
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        let rows = sqlx::query(include_str!("postgres/stats.sql"))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(reading)?;
+        let mut stats = Stats::default();
+        for row in rows {
+            let state = State::from_code(row.try_get("state").map_err(reading)?)
+                .ok_or_else(rows::corrupt)?;
+            let count: i64 = row.try_get("count").map_err(reading)?;
+            stats = stats.with(state, count.unsigned_abs());
+        }
+        Ok(stats)
+    }
+}
+
+impl TransactionalStore for PostgresStore {
+    type Tx = Transaction<'static, Postgres>;
+
+    async fn begin(&self) -> Result<Self::Tx, StoreError> {
+        let pool = self.pool.clone();
+        // In a task of its own: a caller who goes away half-way must not leave a connection behind in the pool that
+        // is within a transaction.
+        let begun = tokio::spawn(async move { pool.begin().await }).await;
+        match begun {
+            Ok(Ok(tx)) => Ok(tx),
+            Ok(Err(error)) => Err(unavailable("no transaction could be begun", error)),
+            Err(error) => Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                "no transaction could be begun",
+            )
+            .with_source(error)),
+        }
+    }
+
+    async fn fence_in(&self, tx: &mut Self::Tx, held: &Held) -> Result<(), StoreError> {
+        let found = sqlx::query(include_str!("postgres/fence_in.sql"))
+            .bind(held.key.source().as_str())
+            .bind(held.key.key())
+            .bind(rows::uuid(held.token))
+            .fetch_optional(&mut **tx)
+            .await
+            .map_err(|error| unavailable("the delivery could not be locked", error))?;
+        if found.is_some() {
+            Ok(())
+        } else {
+            Err(poison(tx).await)
+        }
+    }
+
+    async fn complete_in(&self, tx: &mut Self::Tx, held: &Held) -> Result<(), StoreError> {
+        let found = sqlx::query(include_str!("postgres/complete_in.sql"))
+            .bind(held.key.source().as_str())
+            .bind(held.key.key())
+            .bind(rows::uuid(held.token))
+            .bind(self.now())
+            .fetch_optional(&mut **tx)
+            .await
+            .map_err(|error| unavailable("the delivery could not be completed", error))?;
+        if found.is_some() {
+            Ok(())
+        } else {
+            Err(poison(tx).await)
+        }
+    }
+
+    async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        tx.commit().await.map_err(|error| {
+            unavailable("the transaction did not commit, as far as is known", error)
+        })
+    }
+
+    async fn rollback(&self, tx: Self::Tx) {
+        // A connection on which this fails is closed, which rolls back too.
+        let _ = tx.rollback().await;
+    }
+}
+
+/// Makes a transaction whose lease is lost uncommittable, so that an error that is overlooked books nothing.
+async fn poison(tx: &mut Transaction<'static, Postgres>) -> StoreError {
+    let _ = sqlx::query("select ('hookclaim: the lease was lost' || pg_backend_pid())::integer")
+        .execute(&mut **tx)
+        .await;
+    StoreError::lease_lost()
+}
+
+fn reading(error: sqlx::Error) -> StoreError {
+    unavailable("deliveries could not be read", error)
+}
+
+/// Sorts what the database or the way to it said.
+pub(crate) fn unavailable(
+    context: impl Into<std::borrow::Cow<'static, str>>,
+    error: sqlx::Error,
+) -> StoreError {
+    let context = context.into();
+    let code = error
+        .as_database_error()
+        .and_then(|error| error.code().map(|code| code.into_owned()));
+    let (kind, context) = match code.as_deref() {
+        Some("42P01") => (
+            StoreErrorKind::Refused,
+            format!("{context}: the tables are not there; run the migrations first").into(),
+        ),
+        Some("42501") => (
+            StoreErrorKind::Refused,
+            format!("{context}: the database user lacks a privilege").into(),
+        ),
+        Some("28000" | "28P01" | "3D000") => (StoreErrorKind::Refused, context),
+        _ => (StoreErrorKind::Unavailable, context),
+    };
+    StoreError::new(kind, context).with_source(error)
+}

@@ -1,0 +1,299 @@
+//! The connections over which claims and settlements travel.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Row as _};
+
+use super::{rows, unavailable};
+use crate::batch::{Asked, Batch, Pipeline, Plan, Row, pause, rounds};
+use crate::claim::{Claim, ClaimOutcome, RetryGate};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::ClaimKey;
+use crate::machine;
+use crate::record::State;
+use crate::settle::{Settle, Settled};
+use crate::time::{Clock, Timestamp, micros};
+
+pub(super) const CLAIM: &str = include_str!("claim.sql");
+pub(super) const SETTLE: &str = include_str!("settle.sql");
+
+/// Two: while one batch waits for its commit, the next is computed. More make batches smaller and gain nothing.
+pub(super) const CLAIM_PIPELINES: usize = 2;
+
+/// How often a statement is sent again after a passing failure. Its tokens make that harmless.
+const RESENDS: u32 = 3;
+
+/// How long a connection may take to be opened.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings of the connections that are the store's own.
+///
+/// The plans of these statements are made once. Made on an empty table they would read the whole table for ever, hence
+/// no sequential scans; and planning a claim costs more than running it, hence the generic plan.
+const SETTINGS: &str = "set enable_seqscan = off; \
+     set plan_cache_mode = force_generic_plan; \
+     set lock_timeout = '2s'; \
+     set statement_timeout = '15s'; \
+     set default_transaction_isolation = 'read committed'";
+
+pub(super) struct PgPipeline {
+    options: Arc<PgConnectOptions>,
+    clock: Option<Arc<dyn Clock>>,
+    connection: Option<PgConnection>,
+}
+
+impl PgPipeline {
+    pub(super) fn new(options: Arc<PgConnectOptions>, clock: Option<Arc<dyn Clock>>) -> Self {
+        Self {
+            options,
+            clock,
+            connection: None,
+        }
+    }
+
+    async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
+        let connect = async {
+            let mut connection = self.options.connect().await?;
+            sqlx::raw_sql(SETTINGS).execute(&mut connection).await?;
+            Ok(connection)
+        };
+        tokio::time::timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
+    }
+
+    /// Runs a statement, on a new connection where the old one is broken, and again where repeating helps.
+    async fn run(
+        &mut self,
+        statement: impl Fn() -> Query<'static, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let mut connection = match self.connection.take() {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
+            match statement().fetch_all(&mut connection).await {
+                Ok(rows) => {
+                    self.connection = Some(connection);
+                    return Ok(rows);
+                }
+                Err(error) if error.as_database_error().is_some() => {
+                    // The database is well and said no; the connection can go on, except after its shutdown.
+                    let code = error
+                        .as_database_error()
+                        .and_then(|error| error.code().map(|c| c.into_owned()));
+                    let shutdown = code.as_deref().is_some_and(|code| code.starts_with("57P"));
+                    if !shutdown {
+                        self.connection = Some(connection);
+                    }
+                    let passing =
+                        shutdown || matches!(code.as_deref(), Some("40001" | "40P01" | "55P03"));
+                    if !passing || attempt > RESENDS {
+                        return Err(error);
+                    }
+                }
+                // A broken connection says nothing about whether the statement took effect: it is sent again under
+                // the same tokens, and those that won before win again.
+                Err(error) if attempt > RESENDS => return Err(error),
+                Err(_) => drop(connection.close_hard().await),
+            }
+            tokio::time::sleep(pause(attempt)).await;
+        }
+    }
+
+    async fn claims(&mut self, claims: &[Asked]) -> Result<Vec<ClaimOutcome>, StoreError> {
+        let plan = Plan::new(claims);
+        let mut answers: HashMap<ClaimKey, Row> = HashMap::with_capacity(claims.len());
+        for (terms, group) in plan.by_terms(claims) {
+            let now = self.clock.as_ref().map(|clock| clock.now().as_micros());
+            let bound = Columns::new(&group);
+            let rows = self
+                .run(|| {
+                    sqlx::query(CLAIM)
+                        .bind(&bound.sources)
+                        .bind(&bound.keys)
+                        .bind(&bound.delivery_ids)
+                        .bind(&bound.events)
+                        .bind(&bound.actions)
+                        .bind(&bound.tokens)
+                        .bind(&bound.fingerprints)
+                        .bind(micros(terms.policy.lease))
+                        .bind(i32::try_from(terms.policy.max_attempts).unwrap_or(i32::MAX))
+                        .bind(terms.gate == RetryGate::Open)
+                        .bind(now)
+                        .bind(machine::LEASE_EXPIRED)
+                })
+                .await
+                .map_err(|error| unavailable("the claim could not be decided", error))?;
+            let by_name: HashMap<(&str, &str), &ClaimKey> = group
+                .iter()
+                .map(|claim| ((claim.key.source().as_str(), claim.key.key()), &claim.key))
+                .collect();
+            for row in &rows {
+                let source: &str = row.try_get("source").map_err(super::reading)?;
+                let key: &str = row.try_get("key").map_err(super::reading)?;
+                let key = by_name
+                    .get(&(source, key))
+                    .copied()
+                    .ok_or_else(rows::corrupt)?;
+                let answer = Row {
+                    standing: rows::standing(row)?,
+                    busy: row.try_get("busy").map_err(super::reading)?,
+                    now: Timestamp::from_micros(row.try_get("now").map_err(super::reading)?),
+                };
+                answers.insert(key.clone(), answer);
+            }
+        }
+        Plan::outcomes(claims, |key| answers.get(key))
+    }
+
+    async fn settles(
+        &mut self,
+        settles: &[Settle],
+    ) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        let mut answers: Vec<Option<Result<Settled, StoreError>>> =
+            settles.iter().map(|_| None).collect();
+        for round in rounds(settles) {
+            let of = |at: usize| &settles[at];
+            let sources: Vec<&str> = round
+                .iter()
+                .map(|&at| of(at).key.source().as_str())
+                .collect();
+            let keys: Vec<&str> = round.iter().map(|&at| of(at).key.key()).collect();
+            let tokens: Vec<_> = round.iter().map(|&at| rows::uuid(of(at).token)).collect();
+            let codes: Vec<i16> = round.iter().map(|&at| of(at).code()).collect();
+            let spans: Vec<i64> = round.iter().map(|&at| of(at).span()).collect();
+            let bounds: Vec<i64> = round.iter().map(|&at| of(at).bound()).collect();
+            let classes: Vec<Option<&str>> = round.iter().map(|&at| of(at).class()).collect();
+            let messages: Vec<Option<&str>> = round.iter().map(|&at| of(at).message()).collect();
+            let now = self.clock.as_ref().map(|clock| clock.now().as_micros());
+            let changed = self
+                .run(|| {
+                    sqlx::query(SETTLE)
+                        .bind(&sources)
+                        .bind(&keys)
+                        .bind(&tokens)
+                        .bind(&codes)
+                        .bind(&spans)
+                        .bind(&bounds)
+                        .bind(&classes)
+                        .bind(&messages)
+                        .bind(now)
+                })
+                .await
+                .map_err(|error| unavailable("the attempt could not be settled", error))?;
+            for row in &changed {
+                let ord: i64 = row.try_get("ord").map_err(super::reading)?;
+                let at = usize::try_from(ord - 1)
+                    .ok()
+                    .and_then(|at| round.get(at))
+                    .copied();
+                let at = at.ok_or_else(rows::corrupt)?;
+                answers[at] = Some(read_change(&settles[at], row));
+            }
+            let unchanged: Vec<usize> = round
+                .into_iter()
+                .filter(|&at| answers[at].is_none())
+                .collect();
+            if unchanged.is_empty() {
+                continue;
+            }
+            let keys: Vec<&ClaimKey> = unchanged.iter().map(|&at| &settles[at].key).collect();
+            let connection = self.connection.as_mut().ok_or_else(|| {
+                StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "the connection to the database was lost",
+                )
+            })?;
+            let records = rows::inspect(connection, &keys).await?;
+            for (at, record) in unchanged.into_iter().zip(records) {
+                answers[at] = Some(settles[at].unchanged(record.as_ref()));
+            }
+        }
+        Ok(answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| Err(rows::corrupt())))
+            .collect())
+    }
+}
+
+fn read_change(settle: &Settle, row: &PgRow) -> Result<Settled, StoreError> {
+    let time = |column| -> Result<Option<Timestamp>, StoreError> {
+        Ok(row
+            .try_get::<Option<i64>, _>(column)
+            .map_err(super::reading)?
+            .map(Timestamp::from_micros))
+    };
+    let state = State::from_code(row.try_get("state").map_err(super::reading)?)
+        .ok_or_else(rows::corrupt)?;
+    let now = time("now")?.ok_or_else(rows::corrupt)?;
+    Ok(settle.changed(state, time("lease_until")?, time("retry_at")?, now))
+}
+
+impl Pipeline for PgPipeline {
+    async fn carry(&mut self, batch: Batch) {
+        let claims = if batch.claims().is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.claims(batch.claims()).await
+        };
+        let settles = if batch.settles().is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.settles(batch.settles()).await
+        };
+        let orphans = batch.answer(claims, settles);
+        if !orphans.is_empty() {
+            let releases: Vec<Settle> = orphans
+                .iter()
+                .map(|held| Settle::release(held, Duration::ZERO))
+                .collect();
+            // If this fails too, the lease of the claim runs out.
+            let _ = self.settles(&releases).await;
+        }
+    }
+}
+
+/// Claims as the columns of `unnest`.
+struct Columns<'a> {
+    sources: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    delivery_ids: Vec<&'a str>,
+    events: Vec<&'a str>,
+    actions: Vec<Option<&'a str>>,
+    tokens: Vec<uuid::Uuid>,
+    fingerprints: Vec<Option<Vec<u8>>>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(claims: &[&'a Claim]) -> Self {
+        Self {
+            sources: claims
+                .iter()
+                .map(|claim| claim.key.source().as_str())
+                .collect(),
+            keys: claims.iter().map(|claim| claim.key.key()).collect(),
+            delivery_ids: claims
+                .iter()
+                .map(|claim| claim.delivery_id.as_str())
+                .collect(),
+            events: claims.iter().map(|claim| claim.event.as_str()).collect(),
+            actions: claims.iter().map(|claim| claim.action.as_deref()).collect(),
+            tokens: claims.iter().map(|claim| rows::uuid(claim.token)).collect(),
+            fingerprints: claims
+                .iter()
+                .map(|claim| {
+                    claim
+                        .compared_fingerprint()
+                        .map(|print| print.to_bytes().to_vec())
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+select state, count(*) as count
+from hookclaim_deliveries
+group by state
