@@ -340,12 +340,12 @@ impl TransactionalStore for SqliteStore {
     }
 
     async fn rollback(&self, tx: Self::Tx) {
-        // A transaction that cannot be rolled back has been rolled back.
+        // A connection on which this fails is closed, which rolls back too.
         let _ = tx.rollback().await;
     }
 }
 
-/// Rolls back a transaction whose lease is lost, so that an error that is overlooked books nothing.
+/// Makes a transaction whose lease is lost uncommittable, so that an error that is overlooked books nothing.
 async fn poison(tx: &mut Transaction<'static, Sqlite>) -> StoreError {
     let _ = sqlx::query(include_str!("sqlite/poison.sql"))
         .execute(&mut **tx)

@@ -1,5 +1,3 @@
--- Rolls the handler's transaction back, so that it cannot be committed: the row breaks its constraints.
-insert or rollback into hookclaim_deliveries (
-  source, key, delivery_id, event, state, attempts, fence, claim_token, received_at
-)
-values ('', '', '', '', 9, 0, 0, x'', 0)
+-- Keeps the handler's transaction from being committed: the row asks for another that is not there, which is checked
+-- at the commit.
+insert into hookclaim_lease_lost (id, needs) values (1, 2)

@@ -28,3 +28,8 @@ create table hookclaim_deliveries (
 create unique index hookclaim_deliveries_key on hookclaim_deliveries (source, key);
 create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at) where state in (0, 3);
 create index hookclaim_deliveries_past on hookclaim_deliveries (finished_at) where state in (2, 4);
+-- Always empty: see poison.sql.
+create table hookclaim_lease_lost (
+  id integer primary key,
+  needs integer not null references hookclaim_lease_lost (id) deferrable initially deferred
+) strict;

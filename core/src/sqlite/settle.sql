@@ -36,4 +36,4 @@ from (
     and x.state = 1
 ) s
 where d.rowid = s.id
-returning d.source, d.key, d.state, d.lease_until, d.retry_at
+returning source, key, state, lease_until, retry_at
