@@ -13,7 +13,6 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::claim::{Claim, ClaimOutcome, Held, LeasePolicy, RetryGate};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::ClaimKey;
 use crate::machine::{self, Standing};
 use crate::settle::{Settle, Settled};
 use crate::time::Timestamp;
@@ -111,12 +110,21 @@ pub(crate) trait Pipeline: Send + 'static {
 
 async fn drive<P: Pipeline>(mut pipeline: P, queue: Arc<Mutex<mpsc::Receiver<Job>>>) {
     let mut jobs = Vec::new();
+    let mut crowded = false;
     loop {
-        // Whoever holds the lock waits for the first job and takes what is there by then; the others are at work, or
-        // wait for the lock.
-        if queue.lock().await.recv_many(&mut jobs, MAX_BATCH).await == 0 {
-            return;
+        {
+            // Whoever holds the lock waits for the first job and takes what is there by then; the others are at work,
+            // or wait for the lock.
+            let mut queue = queue.lock().await;
+            if crowded {
+                // The callers who were just answered are about to run, and to ask again.
+                tokio::task::yield_now().await;
+            }
+            if queue.recv_many(&mut jobs, MAX_BATCH).await == 0 {
+                return;
+            }
         }
+        crowded = jobs.len() > 1;
         pipeline.carry(Batch::new(jobs.drain(..))).await;
     }
 }
@@ -211,10 +219,30 @@ impl Batch {
 }
 
 /// What a statement says of one requested key after it.
-pub(crate) struct Row {
-    pub(crate) standing: Standing,
-    pub(crate) busy: bool,
-    pub(crate) now: Timestamp,
+#[derive(Clone, Copy)]
+pub(crate) enum Verdict {
+    /// The row as the claim left it.
+    Row { standing: Standing, busy: bool, now: Timestamp },
+    /// A new key, won. Its row is as the claim asked.
+    Fresh,
+    /// A new key that somebody else took within the same moment.
+    Outrun,
+}
+
+impl Verdict {
+    fn outcome(self, asked: &Asked, leader: &Claim) -> ClaimOutcome {
+        let claim = &asked.claim;
+        let lease = leader.policy.lease;
+        match self {
+            Self::Row { standing, busy, now } => machine::outcome(standing, claim, busy, now, asked.sent),
+            Self::Outrun => ClaimOutcome::InProgress { lease_left: lease },
+            Self::Fresh => {
+                let now = Timestamp::from_micros(0);
+                let standing = Standing::fresh(leader, now);
+                machine::outcome(standing, claim, false, now, asked.sent)
+            }
+        }
+    }
 }
 
 /// Which claims of a batch go to the database, and how the others are answered: a statement takes each key once.
@@ -224,6 +252,8 @@ pub(crate) struct Row {
 pub(crate) struct Plan {
     /// Positions of the claims that go, by key.
     leaders: Vec<usize>,
+    /// Of each claim, the position of the one that goes for its key.
+    leader_of: Vec<usize>,
 }
 
 /// What claims must share to travel in one statement. All claims of a layer do.
@@ -235,55 +265,50 @@ pub(crate) struct Terms {
 
 impl Plan {
     pub(crate) fn new(claims: &[Asked]) -> Self {
-        let mut leaders: Vec<usize> = (0..claims.len()).collect();
-        leaders.sort_by(|&a, &b| (&claims[a].claim.key, a).cmp(&(&claims[b].claim.key, b)));
-        leaders.dedup_by(|next, first| claims[*next].claim.key == claims[*first].claim.key);
-        Self { leaders }
+        let mut order: Vec<usize> = (0..claims.len()).collect();
+        let name = |at: usize| (claims[at].claim.key.key(), claims[at].claim.key.source().as_str());
+        order.sort_unstable_by(|&a, &b| (name(a), a).cmp(&(name(b), b)));
+        let mut leaders: Vec<usize> = Vec::with_capacity(order.len());
+        let mut leader_of = vec![0; claims.len()];
+        for at in order {
+            match leaders.last() {
+                Some(&leader) if name(leader) == name(at) => leader_of[at] = leader,
+                _ => {
+                    leader_of[at] = at;
+                    leaders.push(at);
+                }
+            }
+        }
+        Self { leaders, leader_of }
     }
 
-    /// The keys that go.
-    pub(crate) fn keys<'a>(&self, claims: &'a [Asked]) -> impl Iterator<Item = &'a ClaimKey> {
-        self.leaders.iter().map(|&at| &claims[at].claim.key)
-    }
-
-    /// The claims that go, by what they share.
-    pub(crate) fn by_terms<'a>(&self, claims: &'a [Asked]) -> Vec<(Terms, Vec<&'a Claim>)> {
-        let mut groups: Vec<(Terms, Vec<&Claim>)> = Vec::with_capacity(1);
+    /// The positions of the claims that go, by what they share.
+    pub(crate) fn by_terms(&self, claims: &[Asked]) -> Vec<(Terms, Vec<usize>)> {
+        let mut groups: Vec<(Terms, Vec<usize>)> = Vec::with_capacity(1);
         for &leader in &self.leaders {
             let claim = &claims[leader].claim;
-            let terms = Terms {
-                policy: claim.policy,
-                gate: claim.gate,
-            };
+            let terms = Terms { policy: claim.policy, gate: claim.gate };
             match groups.iter_mut().find(|(other, _)| *other == terms) {
-                Some((_, group)) => group.push(claim),
-                None => groups.push((terms, vec![claim])),
+                Some((_, group)) => group.push(leader),
+                None => groups.push((terms, vec![leader])),
             }
         }
         groups
     }
 
-    /// The outcomes in the order of the claims. `row` finds what the statement said of a key.
-    pub(crate) fn outcomes<'a>(
+    /// The outcomes in the order of the claims, from the verdicts at the positions of those that went.
+    pub(crate) fn outcomes(
+        &self,
         claims: &[Asked],
-        row: impl Fn(&ClaimKey) -> Option<&'a Row>,
+        verdicts: &[Option<Verdict>],
     ) -> Result<Vec<ClaimOutcome>, StoreError> {
-        let outcome = |asked: &Asked| {
-            let row = row(&asked.claim.key).ok_or_else(|| {
-                StoreError::new(
-                    StoreErrorKind::Corrupt,
-                    "the store gave no verdict on a claim",
-                )
+        let outcome = |(asked, &leader): (&Asked, &usize)| {
+            let verdict = verdicts[leader].ok_or_else(|| {
+                StoreError::new(StoreErrorKind::Corrupt, "the store gave no verdict on a claim")
             })?;
-            Ok(machine::outcome(
-                row.standing,
-                &asked.claim,
-                row.busy,
-                row.now,
-                asked.sent,
-            ))
+            Ok(verdict.outcome(asked, &claims[leader].claim))
         };
-        claims.iter().map(outcome).collect()
+        claims.iter().zip(&self.leader_of).map(outcome).collect()
     }
 }
 

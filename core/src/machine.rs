@@ -146,6 +146,23 @@ pub struct Standing {
     pub error_class: Option<ErrorClass>,
 }
 
+impl Standing {
+    /// How the row of a new key stands after this claim.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn fresh(claim: &Claim, now: Timestamp) -> Self {
+        Self {
+            state: State::Processing,
+            token: claim.token,
+            fence: 1,
+            attempts: 1,
+            fingerprint: claim.compared_fingerprint(),
+            lease_until: Some(now + claim.policy.lease),
+            retry_at: None,
+            error_class: None,
+        }
+    }
+}
+
 impl From<&Record> for Standing {
     fn from(record: &Record) -> Self {
         Self {

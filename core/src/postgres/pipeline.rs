@@ -9,7 +9,7 @@ use sqlx::query::Query;
 use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Row as _};
 
 use super::{rows, unavailable};
-use crate::batch::{Asked, Batch, Pipeline, Plan, Row, pause, rounds};
+use crate::batch::{Asked, Batch, Pipeline, Plan, Verdict, pause, rounds};
 use crate::claim::{Claim, ClaimOutcome, RetryGate};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::ClaimKey;
@@ -38,6 +38,7 @@ const SETTINGS: &str = "set enable_seqscan = off; \
      set plan_cache_mode = force_generic_plan; \
      set lock_timeout = '2s'; \
      set statement_timeout = '15s'; \
+     set jit = off; \
      set default_transaction_isolation = 'read committed'";
 
 pub(super) struct PgPipeline {
@@ -109,20 +110,20 @@ impl PgPipeline {
 
     async fn claims(&mut self, claims: &[Asked]) -> Result<Vec<ClaimOutcome>, StoreError> {
         let plan = Plan::new(claims);
-        let mut answers: HashMap<ClaimKey, Row> = HashMap::with_capacity(claims.len());
+        let mut verdicts: Vec<Option<Verdict>> = vec![None; claims.len()];
         for (terms, group) in plan.by_terms(claims) {
             let now = self.clock.as_ref().map(|clock| clock.now().as_micros());
-            let bound = Columns::new(&group);
+            let columns = Columns::new(group.iter().map(|&at| &claims[at].claim));
             let rows = self
                 .run(|| {
                     sqlx::query(CLAIM)
-                        .bind(&bound.sources)
-                        .bind(&bound.keys)
-                        .bind(&bound.delivery_ids)
-                        .bind(&bound.events)
-                        .bind(&bound.actions)
-                        .bind(&bound.tokens)
-                        .bind(&bound.fingerprints)
+                        .bind(&columns.sources)
+                        .bind(&columns.keys)
+                        .bind(&columns.delivery_ids)
+                        .bind(&columns.events)
+                        .bind(&columns.actions)
+                        .bind(&columns.tokens)
+                        .bind(&columns.fingerprints)
                         .bind(micros(terms.policy.lease))
                         .bind(i32::try_from(terms.policy.max_attempts).unwrap_or(i32::MAX))
                         .bind(terms.gate == RetryGate::Open)
@@ -131,26 +132,18 @@ impl PgPipeline {
                 })
                 .await
                 .map_err(|error| unavailable("the claim could not be decided", error))?;
-            let by_name: HashMap<(&str, &str), &ClaimKey> = group
-                .iter()
-                .map(|claim| ((claim.key.source().as_str(), claim.key.key()), &claim.key))
-                .collect();
+            for &at in &group {
+                verdicts[at] = Some(Verdict::Outrun);
+            }
+            let by_token: HashMap<uuid::Uuid, usize> =
+                columns.tokens.iter().copied().zip(group).collect();
             for row in &rows {
-                let source: &str = row.try_get("source").map_err(super::reading)?;
-                let key: &str = row.try_get("key").map_err(super::reading)?;
-                let key = by_name
-                    .get(&(source, key))
-                    .copied()
-                    .ok_or_else(rows::corrupt)?;
-                let answer = Row {
-                    standing: rows::standing(row)?,
-                    busy: row.try_get("busy").map_err(super::reading)?,
-                    now: Timestamp::from_micros(row.try_get("now").map_err(super::reading)?),
-                };
-                answers.insert(key.clone(), answer);
+                let token: uuid::Uuid = row.try_get("token").map_err(super::reading)?;
+                let at = *by_token.get(&token).ok_or_else(rows::corrupt)?;
+                verdicts[at] = Some(read_verdict(row)?);
             }
         }
-        Plan::outcomes(claims, |key| answers.get(key))
+        plan.outcomes(claims, &verdicts)
     }
 
     async fn settles(
@@ -223,6 +216,17 @@ impl PgPipeline {
     }
 }
 
+fn read_verdict(row: &PgRow) -> Result<Verdict, StoreError> {
+    if row.try_get::<Option<i16>, _>("state").map_err(super::reading)?.is_none() {
+        return Ok(Verdict::Fresh);
+    }
+    Ok(Verdict::Row {
+        standing: rows::standing(row)?,
+        busy: row.try_get("busy").map_err(super::reading)?,
+        now: Timestamp::from_micros(row.try_get("now").map_err(super::reading)?),
+    })
+}
+
 fn read_change(settle: &Settle, row: &PgRow) -> Result<Settled, StoreError> {
     let time = |column| -> Result<Option<Timestamp>, StoreError> {
         Ok(row
@@ -268,32 +272,30 @@ struct Columns<'a> {
     events: Vec<&'a str>,
     actions: Vec<Option<&'a str>>,
     tokens: Vec<uuid::Uuid>,
-    fingerprints: Vec<Option<Vec<u8>>>,
+    fingerprints: Vec<Option<[u8; 16]>>,
 }
 
 impl<'a> Columns<'a> {
-    fn new(claims: &[&'a Claim]) -> Self {
-        Self {
-            sources: claims
-                .iter()
-                .map(|claim| claim.key.source().as_str())
-                .collect(),
-            keys: claims.iter().map(|claim| claim.key.key()).collect(),
-            delivery_ids: claims
-                .iter()
-                .map(|claim| claim.delivery_id.as_str())
-                .collect(),
-            events: claims.iter().map(|claim| claim.event.as_str()).collect(),
-            actions: claims.iter().map(|claim| claim.action.as_deref()).collect(),
-            tokens: claims.iter().map(|claim| rows::uuid(claim.token)).collect(),
-            fingerprints: claims
-                .iter()
-                .map(|claim| {
-                    claim
-                        .compared_fingerprint()
-                        .map(|print| print.to_bytes().to_vec())
-                })
-                .collect(),
+    fn new(claims: impl ExactSizeIterator<Item = &'a Claim>) -> Self {
+        let len = claims.len();
+        let mut columns = Self {
+            sources: Vec::with_capacity(len),
+            keys: Vec::with_capacity(len),
+            delivery_ids: Vec::with_capacity(len),
+            events: Vec::with_capacity(len),
+            actions: Vec::with_capacity(len),
+            tokens: Vec::with_capacity(len),
+            fingerprints: Vec::with_capacity(len),
+        };
+        for claim in claims {
+            columns.sources.push(claim.key.source().as_str());
+            columns.keys.push(claim.key.key());
+            columns.delivery_ids.push(claim.delivery_id.as_str());
+            columns.events.push(claim.event.as_str());
+            columns.actions.push(claim.action.as_deref());
+            columns.tokens.push(rows::uuid(claim.token));
+            columns.fingerprints.push(claim.compared_fingerprint().map(crate::Fingerprint::to_bytes));
         }
+        columns
     }
 }

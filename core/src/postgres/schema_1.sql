@@ -24,7 +24,8 @@ create table hookclaim_deliveries (
   constraint hookclaim_deliveries_finished check ((state in (2, 4)) = (finished_at is not null)),
   -- 0 received, 3 failed: exactly then another attempt is due some time
   constraint hookclaim_deliveries_retry check ((state in (0, 3)) = (retry_at is not null)),
-  constraint hookclaim_deliveries_key primary key (source, key)
+  -- key first: it tells rows apart at the first look, and most rows share their source
+  constraint hookclaim_deliveries_key primary key (key, source)
 ) with (
   -- renewals stay within their page
   fillfactor = 85,

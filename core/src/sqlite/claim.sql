@@ -15,7 +15,7 @@ select
   ?5, ?5, ?5, ?5 + ?2
 from json_each(?1) r
 where true
-on conflict (source, key) do update set
+on conflict (key, source) do update set
   state = iif(d.attempts >= ?3, 4, 1),
   claim_token = iif(d.attempts >= ?3, d.claim_token, excluded.claim_token),
   fence = d.fence + (d.attempts < ?3),

@@ -25,7 +25,7 @@ create table hookclaim_deliveries (
   -- 0 received, 3 failed: exactly then another attempt is due some time
   constraint retry check ((state in (0, 3)) = (retry_at is not null))
 ) strict;
-create unique index hookclaim_deliveries_key on hookclaim_deliveries (source, key);
+create unique index hookclaim_deliveries_key on hookclaim_deliveries (key, source);
 create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at) where state in (0, 3);
 create index hookclaim_deliveries_past on hookclaim_deliveries (finished_at) where state in (2, 4);
 -- Always empty: see poison.sql.

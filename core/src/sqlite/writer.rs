@@ -11,7 +11,7 @@ use sqlx::{Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::time::Instant;
 
 use super::{rows, unavailable};
-use crate::batch::{Asked, Batch, Pipeline, Plan, Row, pause, rounds};
+use crate::batch::{Asked, Batch, Pipeline, Plan, Verdict, pause, rounds};
 use crate::claim::{Claim, ClaimOutcome, RetryGate};
 use crate::error::StoreError;
 use crate::key::ClaimKey;
@@ -165,34 +165,11 @@ async fn claim(
     }
     let failed = |error| unavailable("the claim could not be decided", error);
     let plan = Plan::new(claims);
-    let keys: HashMap<(&str, &str), &ClaimKey> =
-        plan.keys(claims).map(|key| (name(key), key)).collect();
-    let mut answers: HashMap<&ClaimKey, Row> = HashMap::with_capacity(keys.len());
-    let mut take = |rows: &[SqliteRow]| -> Result<(), StoreError> {
-        for row in rows {
-            let key = keys
-                .get(&rows::name(row)?)
-                .copied()
-                .ok_or_else(rows::corrupt)?;
-            answers.insert(
-                key,
-                Row {
-                    standing: rows::standing(row)?,
-                    busy: false,
-                    now,
-                },
-            );
-        }
-        Ok(())
-    };
+    let mut verdicts: Vec<Option<Verdict>> = vec![None; claims.len()];
     for (terms, group) in plan.by_terms(claims) {
+        let wanted: Vec<_> = group.iter().map(|&at| requested(&claims[at].claim)).collect();
         let changed = sqlx::query(CLAIM)
-            .bind(json(
-                &group
-                    .iter()
-                    .map(|claim| requested(claim))
-                    .collect::<Vec<_>>(),
-            )?)
+            .bind(json(&wanted)?)
             .bind(micros(terms.policy.lease))
             .bind(i64::from(terms.policy.max_attempts))
             .bind(terms.gate == RetryGate::Open)
@@ -201,10 +178,19 @@ async fn claim(
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
+        let positions: HashMap<(&str, &str), usize> =
+            group.iter().map(|&at| (name(&claims[at].claim.key), at)).collect();
+        let mut take = |rows: &[SqliteRow]| -> Result<(), StoreError> {
+            for row in rows {
+                let at = *positions.get(&rows::name(row)?).ok_or_else(rows::corrupt)?;
+                verdicts[at] = Some(Verdict::Row { standing: rows::standing(row)?, busy: false, now });
+            }
+            Ok(())
+        };
         take(&changed)?;
         if changed.len() < group.len() {
             // Read whole: a row that was changed above is as it was returned.
-            let names: Vec<_> = group.iter().map(|claim| name(&claim.key)).collect();
+            let names: Vec<_> = group.iter().map(|&at| name(&claims[at].claim.key)).collect();
             let standing = sqlx::query(STANDING)
                 .bind(json(&names)?)
                 .fetch_all(&mut *connection)
@@ -213,7 +199,7 @@ async fn claim(
             take(&standing)?;
         }
     }
-    Plan::outcomes(claims, |key| answers.get(key))
+    plan.outcomes(claims, &verdicts)
 }
 
 async fn settle(
