@@ -222,7 +222,11 @@ impl Batch {
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
     /// The row as the claim left it.
-    Row { standing: Standing, busy: bool, now: Timestamp },
+    Row {
+        standing: Standing,
+        busy: bool,
+        now: Timestamp,
+    },
     /// A new key, won. Its row is as the claim asked.
     Fresh,
     /// A new key that somebody else took within the same moment.
@@ -234,7 +238,11 @@ impl Verdict {
         let claim = &asked.claim;
         let lease = leader.policy.lease;
         match self {
-            Self::Row { standing, busy, now } => machine::outcome(standing, claim, busy, now, asked.sent),
+            Self::Row {
+                standing,
+                busy,
+                now,
+            } => machine::outcome(standing, claim, busy, now, asked.sent),
             Self::Outrun => ClaimOutcome::InProgress { lease_left: lease },
             Self::Fresh => {
                 let now = Timestamp::from_micros(0);
@@ -266,7 +274,12 @@ pub(crate) struct Terms {
 impl Plan {
     pub(crate) fn new(claims: &[Asked]) -> Self {
         let mut order: Vec<usize> = (0..claims.len()).collect();
-        let name = |at: usize| (claims[at].claim.key.key(), claims[at].claim.key.source().as_str());
+        let name = |at: usize| {
+            (
+                claims[at].claim.key.key(),
+                claims[at].claim.key.source().as_str(),
+            )
+        };
         order.sort_unstable_by(|&a, &b| (name(a), a).cmp(&(name(b), b)));
         let mut leaders: Vec<usize> = Vec::with_capacity(order.len());
         let mut leader_of = vec![0; claims.len()];
@@ -287,7 +300,10 @@ impl Plan {
         let mut groups: Vec<(Terms, Vec<usize>)> = Vec::with_capacity(1);
         for &leader in &self.leaders {
             let claim = &claims[leader].claim;
-            let terms = Terms { policy: claim.policy, gate: claim.gate };
+            let terms = Terms {
+                policy: claim.policy,
+                gate: claim.gate,
+            };
             match groups.iter_mut().find(|(other, _)| *other == terms) {
                 Some((_, group)) => group.push(leader),
                 None => groups.push((terms, vec![leader])),
@@ -304,7 +320,10 @@ impl Plan {
     ) -> Result<Vec<ClaimOutcome>, StoreError> {
         let outcome = |(asked, &leader): (&Asked, &usize)| {
             let verdict = verdicts[leader].ok_or_else(|| {
-                StoreError::new(StoreErrorKind::Corrupt, "the store gave no verdict on a claim")
+                StoreError::new(
+                    StoreErrorKind::Corrupt,
+                    "the store gave no verdict on a claim",
+                )
             })?;
             Ok(verdict.outcome(asked, &claims[leader].claim))
         };

@@ -76,7 +76,12 @@ mod tests {
 
     #[test]
     fn the_payload_is_decoded_exactly() {
-        let rows: [(&str, &[u8], Result<&[u8], FormError>); 9] = [
+        type Row = (
+            &'static str,
+            &'static [u8],
+            Result<&'static [u8], FormError>,
+        );
+        let rows: [Row; 9] = [
             (
                 "as GitHub sends it",
                 b"payload=%7B%22a%22%3A%22x%2By+z%22%7D",

@@ -217,7 +217,11 @@ impl PgPipeline {
 }
 
 fn read_verdict(row: &PgRow) -> Result<Verdict, StoreError> {
-    if row.try_get::<Option<i16>, _>("state").map_err(super::reading)?.is_none() {
+    if row
+        .try_get::<Option<i16>, _>("state")
+        .map_err(super::reading)?
+        .is_none()
+    {
         return Ok(Verdict::Fresh);
     }
     Ok(Verdict::Row {
@@ -294,7 +298,11 @@ impl<'a> Columns<'a> {
             columns.events.push(claim.event.as_str());
             columns.actions.push(claim.action.as_deref());
             columns.tokens.push(rows::uuid(claim.token));
-            columns.fingerprints.push(claim.compared_fingerprint().map(crate::Fingerprint::to_bytes));
+            columns.fingerprints.push(
+                claim
+                    .compared_fingerprint()
+                    .map(crate::Fingerprint::to_bytes),
+            );
         }
         columns
     }

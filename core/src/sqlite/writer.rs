@@ -167,7 +167,10 @@ async fn claim(
     let plan = Plan::new(claims);
     let mut verdicts: Vec<Option<Verdict>> = vec![None; claims.len()];
     for (terms, group) in plan.by_terms(claims) {
-        let wanted: Vec<_> = group.iter().map(|&at| requested(&claims[at].claim)).collect();
+        let wanted: Vec<_> = group
+            .iter()
+            .map(|&at| requested(&claims[at].claim))
+            .collect();
         let changed = sqlx::query(CLAIM)
             .bind(json(&wanted)?)
             .bind(micros(terms.policy.lease))
@@ -178,19 +181,28 @@ async fn claim(
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
-        let positions: HashMap<(&str, &str), usize> =
-            group.iter().map(|&at| (name(&claims[at].claim.key), at)).collect();
+        let positions: HashMap<(&str, &str), usize> = group
+            .iter()
+            .map(|&at| (name(&claims[at].claim.key), at))
+            .collect();
         let mut take = |rows: &[SqliteRow]| -> Result<(), StoreError> {
             for row in rows {
                 let at = *positions.get(&rows::name(row)?).ok_or_else(rows::corrupt)?;
-                verdicts[at] = Some(Verdict::Row { standing: rows::standing(row)?, busy: false, now });
+                verdicts[at] = Some(Verdict::Row {
+                    standing: rows::standing(row)?,
+                    busy: false,
+                    now,
+                });
             }
             Ok(())
         };
         take(&changed)?;
         if changed.len() < group.len() {
             // Read whole: a row that was changed above is as it was returned.
-            let names: Vec<_> = group.iter().map(|&at| name(&claims[at].claim.key)).collect();
+            let names: Vec<_> = group
+                .iter()
+                .map(|&at| name(&claims[at].claim.key))
+                .collect();
             let standing = sqlx::query(STANDING)
                 .bind(json(&names)?)
                 .fetch_all(&mut *connection)

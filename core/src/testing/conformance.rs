@@ -156,6 +156,7 @@ impl<St: DeliveryStore> Bench<'_, St> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the call is the argument")]
 fn assert_lost<T: std::fmt::Debug>(result: Result<T, StoreError>) {
     assert!(
         matches!(&result, Err(error) if error.is_lease_lost()),
