@@ -168,3 +168,73 @@ pub(crate) async fn record<St: DeliveryStore>(store: &St, id: &str) -> Option<Re
 pub(crate) fn memory() -> MemoryStore {
     MemoryStore::new()
 }
+
+/// A clock that follows the runtime's, so that both can be paused.
+#[derive(Debug)]
+pub(crate) struct RuntimeClock(tokio::time::Instant);
+
+impl hookclaim::Clock for RuntimeClock {
+    fn now(&self) -> hookclaim::Timestamp {
+        hookclaim::Timestamp::from_micros(1_767_225_600_000_000) + self.0.elapsed()
+    }
+}
+
+pub(crate) fn timed_memory() -> MemoryStore {
+    MemoryStore::with_clock(Arc::new(RuntimeClock(tokio::time::Instant::now())))
+}
+
+/// A body whose frames come one by one, each a moment after it was asked for.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    frames: std::collections::VecDeque<Result<http_body::Frame<Bytes>, std::io::Error>>,
+    late: bool,
+    stalls: bool,
+}
+
+impl Chunks {
+    pub(crate) fn new(
+        frames: impl IntoIterator<Item = Result<http_body::Frame<Bytes>, std::io::Error>>,
+    ) -> Self {
+        Self {
+            frames: frames.into_iter().collect(),
+            late: false,
+            stalls: false,
+        }
+    }
+
+    pub(crate) fn of(body: &str, len: usize) -> Self {
+        let pieces = body.as_bytes().chunks(len);
+        Self::new(pieces.map(|piece| Ok(http_body::Frame::data(Bytes::copy_from_slice(piece)))))
+    }
+
+    /// Never ends.
+    pub(crate) fn stalling(mut self) -> Self {
+        self.stalls = true;
+        self
+    }
+
+    pub(crate) fn push(&mut self, frame: Result<http_body::Frame<Bytes>, std::io::Error>) {
+        self.frames.push_back(frame);
+    }
+}
+
+impl http_body::Body for Chunks {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
+        self.late = !self.late;
+        if self.late {
+            cx.waker().wake_by_ref();
+            return std::task::Poll::Pending;
+        }
+        let frame = self.frames.pop_front();
+        if frame.is_none() && self.stalls {
+            return std::task::Poll::Pending;
+        }
+        std::task::Poll::Ready(frame)
+    }
+}
