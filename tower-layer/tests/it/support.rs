@@ -11,7 +11,7 @@ use hookclaim::{ClaimKey, DeliveryId, DeliveryStore, MemoryStore, Record, Secret
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_hookclaim::{GithubWebhookLayer, OUTCOME_HEADER, Outcome};
+use tower_hookclaim::{GithubWebhook, GithubWebhookLayer, OUTCOME_HEADER, Outcome};
 
 pub(crate) const SECRET: &str = "It's a Secret to Everybody";
 pub(crate) const BODY: &str = r#"{"action":"opened","number":1}"#;
@@ -126,6 +126,7 @@ pub(crate) fn handler<F, Fut>(
 + Clone
 + Send
 + 'static
++ use<F, Fut>
 where
     F: Fn(usize, Request<Full<Bytes>>) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = Reply> + Send + 'static,
@@ -144,19 +145,23 @@ pub(crate) fn answering(
 ) -> impl Service<Request<Full<Bytes>>, Response = Reply, Error = Infallible, Future: Send>
 + Clone
 + Send
-+ 'static {
++ 'static
++ use<> {
     handler(runs, move |_, _| std::future::ready(reply(status)))
 }
 
+/// The layer with its defaults around a handler that answers 200.
 pub(crate) fn ok_service<St: DeliveryStore>(
     store: &St,
     runs: &Runs,
-) -> impl Service<
-    Request<Full<Bytes>>,
-    Response = Response<tower_hookclaim::ResponseBody<Full<Bytes>>>,
-    Error = Infallible,
-    Future: Send,
-> + Clone {
+) -> GithubWebhook<
+    impl Service<Request<Full<Bytes>>, Response = Reply, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+    + use<St>,
+    St,
+> {
     layer(store).layer(answering(runs, 200))
 }
 
