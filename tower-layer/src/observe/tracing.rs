@@ -5,6 +5,7 @@ use tracing::{debug, error, info, warn};
 
 use super::{Claimed, Event, Observer, Settlement};
 use crate::outcome::Outcome;
+use crate::rejection::Rejection;
 
 /// Writes a line for every event that an operator may want to read, with the [`tracing`](::tracing) facade.
 ///
@@ -141,7 +142,7 @@ impl Observer for TracingObserver {
             } => {
                 let id = id.map(tracing::field::display);
                 let event = event.map(tracing::field::display);
-                let rejection = rejection.map(|rejection| rejection.as_str());
+                let rejection = rejection.map(Rejection::as_str);
                 let (status, took_ms) = (status.as_u16(), millis(took));
                 if outcome == Outcome::Unavailable {
                     warn!(

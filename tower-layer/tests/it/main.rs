@@ -4,6 +4,8 @@ mod checks;
 mod keys;
 mod lease;
 mod limits;
+#[cfg(all(feature = "tracing", feature = "metrics"))]
+mod observe;
 mod outlive;
 mod readiness;
 mod route;
