@@ -139,7 +139,8 @@ pub enum Event<'a> {
         /// How long the inner service ran.
         ran: Duration,
     },
-    /// A request was answered. It comes once for every request whose caller waited for the answer.
+    /// A request was answered. It comes once for every request whose caller waited for the answer, and not
+    /// for an error or a panic of the inner service, which have no response.
     #[non_exhaustive]
     Answered {
         /// The delivery id, unless the request was refused for its headers. Not verified if it was rejected.

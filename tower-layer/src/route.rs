@@ -64,9 +64,13 @@ pub struct WebhookRoute<W, O> {
 
 impl<W, O> WebhookRoute<W, O> {
     /// Sends `path` to `webhook` and everything else to `other`.
+    ///
+    /// # Panics
+    ///
+    /// If `path` does not begin with `/`: no request would ever match it.
     pub fn new(path: impl AsRef<str>, webhook: W, other: O) -> Self {
         Self {
-            path: trimmed(path.as_ref()).into(),
+            path: checked(path.as_ref()),
             webhook,
             other,
         }
@@ -75,12 +79,24 @@ impl<W, O> WebhookRoute<W, O> {
 
 impl<W> WebhookRoute<W, ()> {
     /// The same as a layer around the other service.
+    ///
+    /// # Panics
+    ///
+    /// As for [`new`](WebhookRoute::new).
     pub fn layer(path: impl AsRef<str>, webhook: W) -> WebhookRouteLayer<W> {
         WebhookRouteLayer {
-            path: trimmed(path.as_ref()).into(),
+            path: checked(path.as_ref()),
             webhook,
         }
     }
+}
+
+fn checked(path: &str) -> Arc<str> {
+    assert!(
+        path.starts_with('/'),
+        "the path of a webhook must begin with `/`: {path:?}"
+    );
+    trimmed(path).into()
 }
 
 fn trimmed(path: &str) -> &str {

@@ -54,7 +54,7 @@ where
     } = won;
     let begin = Instant::now();
     let (attempt, cancel) = Attempt::new(&held);
-    let lease = Lease::new(settings.store.clone(), held.clone());
+    let lease = Lease::new(settings.store.clone(), held);
 
     let mut request = Request::from_parts(parts, Full::new(delivery.raw().clone()));
     let extensions = request.extensions_mut();
@@ -62,7 +62,7 @@ where
     extensions.insert(attempt.clone());
     extensions.insert(lease.clone());
 
-    let mut renewer = Renewer::new(&settings, &held, &attempt, cancel);
+    let mut renewer = Renewer::new(&settings, &lease, &attempt, cancel);
     let result = {
         // The call itself may panic as well as its future.
         let mut work = pin!(CatchUnwind::new(async move { inner.call(request).await }));
@@ -80,10 +80,10 @@ where
     };
     let ran = begin.elapsed();
 
-    let backoff = || settings.backoff.delay(held.attempt);
+    let backoff = || settings.backoff.delay(attempt.number());
     let (result, failure) = match result {
         Ok(Ok(mut response)) => {
-            let failure = judge(&mut response, &settings.backoff, held.attempt);
+            let failure = judge(&mut response, &settings.backoff, attempt.number());
             (Ended::Response(response.map(ResponseBody::inner)), failure)
         }
         Ok(Err(error)) => {
@@ -106,6 +106,7 @@ where
         delivery: &delivery,
         attempt: &attempt,
         deadline: renewer.deadline(),
+        lost: renewer.lost(),
         ran,
     }
     .settle(failure)

@@ -41,6 +41,8 @@ pub(super) struct Settler<'a, St> {
     pub(super) attempt: &'a Attempt,
     /// Until when the lease surely holds: as long, and no longer, it is worth to wait for the store.
     pub(super) deadline: Instant,
+    /// Whether the loss of the lease has been reported.
+    pub(super) lost: bool,
     pub(super) ran: Duration,
 }
 
@@ -75,7 +77,7 @@ impl<St: DeliveryStore> Settler<'_, St> {
             (Err(error), _) if error.is_lease_lost() => (Settlement::LeaseLost, Settled::LeaseLost),
             (Err(_), _) => (Settlement::Unknown, Settled::Unknown),
         };
-        if settled == Settled::LeaseLost && !self.attempt.is_cancelled() {
+        if settled == Settled::LeaseLost && !self.lost {
             self.settings.emit(&Event::LeaseLost {
                 attempt: self.attempt,
             });

@@ -52,6 +52,12 @@ async fn only_its_own_path_goes_to_the_webhook() {
     assert_eq!(runs.count(), 3);
 }
 
+#[test]
+#[should_panic(expected = "must begin with `/`")]
+fn a_path_that_could_never_match_is_refused() {
+    let _ = WebhookRoute::new("hook", (), ());
+}
+
 #[tokio::test]
 async fn the_root_may_be_the_path() {
     let (store, runs) = (memory(), Runs::default());

@@ -103,6 +103,31 @@ async fn a_handler_whose_own_transaction_locks_the_row_is_not_told_to_stop() {
     send(&service, signed(ID)).await.is(200, "completed");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_goes_on_after_its_commit_has_lost_nothing() {
+    for committed_by_lease in [true, false] {
+        let (store, runs) = (Rigged::new(timed_memory()), Runs::default());
+        let service =
+            layer(&store)
+                .ack_after(None)
+                .layer(handler(&runs, move |_, request| async move {
+                    let attempt: hookclaim::Attempt = request.extensions().get().cloned().unwrap();
+                    let lease = lease(&request);
+                    let mut tx = lease.begin().await.unwrap();
+                    if committed_by_lease {
+                        lease.commit(tx).await.unwrap();
+                    } else {
+                        lease.complete_in(&mut tx).await.unwrap();
+                        lease.store().commit(tx).await.unwrap();
+                    }
+                    tokio::time::sleep(Duration::from_secs(100)).await;
+                    assert!(!attempt.is_cancelled());
+                    reply(200)
+                }));
+        send(&service, signed(ID)).await.is(200, "completed");
+    }
+}
+
 #[tokio::test]
 async fn a_transaction_of_an_attempt_that_lost_its_lease_cannot_commit() {
     let (store, runs) = (Rigged::new(memory()), Runs::default());
