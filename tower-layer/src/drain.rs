@@ -35,6 +35,8 @@ struct State {
     draining: AtomicBool,
     running: AtomicUsize,
     idle: Notify,
+    handing_back: AtomicBool,
+    hand_back: Notify,
 }
 
 impl Drain {
@@ -74,6 +76,26 @@ impl Drain {
             if self.running() == 0 {
                 return;
             }
+            notified.await;
+        }
+    }
+
+    /// Ends what still runs: handlers are dropped where they wait, and their deliveries are released, to be claimed again
+    /// at once and without counting as an attempt. Begins to drain as well, if that was not done.
+    ///
+    /// It is for the end of a grace period: wait for [`idle`](Self::idle) afterwards. A handler that completed its
+    /// attempt in a transaction of its own keeps that.
+    pub fn hand_back(&self) {
+        self.begin();
+        self.0.handing_back.store(true, Ordering::SeqCst);
+        self.0.hand_back.notify_waiters();
+    }
+
+    /// Waits for [`hand_back`](Self::hand_back).
+    pub(crate) async fn handed_back(&self) {
+        let mut notified = std::pin::pin!(self.0.hand_back.notified());
+        notified.as_mut().enable();
+        if !self.0.handing_back.load(Ordering::SeqCst) {
             notified.await;
         }
     }

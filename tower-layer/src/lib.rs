@@ -91,7 +91,7 @@
 //!   ([`Attempt::cancelled`](hookclaim::Attempt::cancelled)).
 //! - A caller that hangs up, at whatever moment, leaves no claim stuck: the attempt goes on in a task of its own and
 //!   its end is recorded, or nothing was claimed.
-//! - The handler is never aborted. A panic is recorded, and handed on while somebody waits.
+//! - The handler is never aborted, but for [`Drain::hand_back`]. A panic is recorded, and handed on while somebody waits.
 //!
 //! # What is not
 //!

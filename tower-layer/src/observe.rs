@@ -214,6 +214,8 @@ pub enum Operation {
     Complete,
     /// Recording a failure.
     Fail,
+    /// Handing a delivery back.
+    Release,
     /// Reading a record.
     Inspect,
 }
@@ -227,6 +229,7 @@ impl Operation {
             Self::Renew => "renew",
             Self::Complete => "complete",
             Self::Fail => "fail",
+            Self::Release => "release",
             Self::Inspect => "inspect",
         }
     }
@@ -263,6 +266,8 @@ pub enum Settlement<'a> {
         /// What follows.
         next: Failed,
     },
+    /// It was handed back at a shutdown, and does not count.
+    Released,
     /// Another attempt holds the delivery, or somebody else settled it.
     LeaseLost,
     /// The store could not be told. The lease runs out, and another attempt may follow.
@@ -276,6 +281,7 @@ impl Settlement<'_> {
         match self {
             Self::Completed => "completed",
             Self::Failed { class, .. } => class.as_str(),
+            Self::Released => "released",
             Self::LeaseLost => "lease_lost",
             Self::Unknown => "unknown",
         }

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use hookclaim::{Attempt, DeliveryStore, Failure, Lease};
@@ -18,7 +19,7 @@ use tower_service::Service;
 
 use self::catch::CatchUnwind;
 use self::renew::Renewer;
-use self::settle::{Settled, Settler};
+use self::settle::{End, Settled, Settler};
 use crate::body::ResponseBody;
 use crate::layer::Settings;
 use crate::observe::Event;
@@ -67,37 +68,45 @@ where
         // The call itself may panic as well as its future.
         let mut work = pin!(CatchUnwind::new(async move { inner.call(request).await }));
         let mut renewals = pin!(renewer.renew());
+        let mut handed_back = pin!(settings.drain.handed_back());
         let mut renewing = true;
         poll_fn(|cx| {
-            let result = work.as_mut().poll(cx);
-            // The lease is of no concern to a handler that is done.
-            if result.is_pending() && renewing {
+            if let Poll::Ready(result) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(result));
+            }
+            // The lease and a shutdown are of no concern to a handler that is done.
+            if renewing {
                 renewing = renewals.as_mut().poll(cx).is_pending();
             }
-            result
+            handed_back.as_mut().poll(cx).map(|()| None)
         })
         .await
     };
     let ran = begin.elapsed();
 
     let backoff = || settings.backoff.delay(attempt.number());
-    let (result, failure) = match result {
-        Ok(Ok(mut response)) => {
+    let (result, end) = match result {
+        None => {
+            let answer = Answer::unavailable(Rejection::Draining);
+            (Ended::Response(answer.into_response()), End::Release)
+        }
+        Some(Ok(Ok(mut response))) => {
             let failure = judge(&mut response, &settings.backoff, attempt.number());
-            (Ended::Response(response.map(ResponseBody::inner)), failure)
+            let end = failure.map_or(End::Complete, End::Fail);
+            (Ended::Response(response.map(ResponseBody::inner)), end)
         }
-        Ok(Err(error)) => {
+        Some(Ok(Err(error))) => {
             let failure = Failure::transient("the handler's service returned an error", backoff());
-            (Ended::Error(error), Some(failure))
+            (Ended::Error(error), End::Fail(failure))
         }
-        Err(panic) => {
+        Some(Err(panic)) => {
             let message = catch::message(&*panic);
             settings.emit(&Event::Panicked {
                 attempt: &attempt,
                 message,
             });
             let failure = Failure::panic(message, backoff());
-            (Ended::Panic(panic), Some(failure))
+            (Ended::Panic(panic), End::Fail(failure))
         }
     };
     let settled = Settler {
@@ -109,7 +118,7 @@ where
         lost: renewer.lost(),
         ran,
     }
-    .settle(failure)
+    .settle(end)
     .await;
     answer(result, settled)
 }
@@ -123,6 +132,8 @@ fn answer<B, E>(result: Ended<B, E>, settled: Settled) -> Ended<B, E> {
             Ended::Response(response)
         }
         (_, Settled::Completed) => Ended::Response(Answer::completed().into_response()),
+        // It says so already.
+        (Ended::Response(response), Settled::Released) => Ended::Response(response),
         (Ended::Error(error), _) => Ended::Error(error),
         (Ended::Response(mut response), Settled::Failed) => {
             if response.status().is_success() {

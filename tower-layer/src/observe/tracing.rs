@@ -122,6 +122,9 @@ impl Observer for TracingObserver {
                         error.message = message,
                         "delivery failed for good"
                     ),
+                    Settlement::Released => {
+                        info!(delivery.id = %id, delivery.event = %event, attempt, ran_ms, "delivery handed back");
+                    }
                     Settlement::LeaseLost | Settlement::Unknown => warn!(
                         delivery.id = %id,
                         delivery.event = %event,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hookclaim::{
-    Attempt, Delivery, DeliveryStore, Failed, Failure, Fate, Lease, State, StoreError,
+    Attempt, Delivery, DeliveryStore, ErrorClass, Failed, Failure, Fate, Lease, State, StoreError,
     StoreErrorKind,
 };
 use tokio::time::{Instant, sleep, timeout_at};
@@ -24,11 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What the operator reads of a handler whose transaction did not commit.
 const NOT_COMMITTED: &str = "the handler's transaction was rolled back or never committed";
 
+/// How an attempt is to be recorded.
+pub(super) enum End {
+    Complete,
+    Fail(Failure),
+    /// Handed back at a shutdown.
+    Release,
+}
+
 /// How an attempt was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Completed,
     Failed,
+    Released,
     LeaseLost,
     Unknown,
 }
@@ -47,25 +56,18 @@ pub(super) struct Settler<'a, St> {
 }
 
 impl<St: DeliveryStore> Settler<'_, St> {
-    /// Records `failure`, or the completion if there is none, unless the handler left the decision to the store's row.
-    pub(super) async fn settle(self, failure: Option<Failure>) -> Settled {
-        let (result, failure) = match (self.lease.fate(), failure) {
-            (Fate::Committed, _) => (Ok(Recorded::Completed), None),
-            (Fate::Untouched, failure) => (self.record(failure.as_ref()).await, failure),
-            (Fate::InStore, failure) => {
-                // The handler's own failure says more than that its transaction did not commit.
-                let failure = failure.unwrap_or_else(|| {
-                    let delay = self.settings.backoff.delay(self.attempt.number());
-                    Failure::transient(NOT_COMMITTED, delay)
-                });
-                let failure = as_transient(failure, || {
-                    self.settings.backoff.delay(self.attempt.number())
-                });
-                (self.read_off(&failure).await, Some(failure))
+    /// Records the end, unless the handler left the decision to the store's row.
+    pub(super) async fn settle(self, end: End) -> Settled {
+        let (result, end) = match self.lease.fate() {
+            Fate::Committed => (Ok(Recorded::Completed), end),
+            Fate::Untouched => (self.record(&end).await, end),
+            Fate::InStore => {
+                let end = self.not_committed(end);
+                (self.read_off(&end).await, end)
             }
         };
-        let (settlement, settled) = match (&result, &failure) {
-            (Ok(Recorded::Failed(next)), Some(failure)) => {
+        let (settlement, settled) = match (&result, &end) {
+            (Ok(Recorded::Failed(next)), End::Fail(failure)) => {
                 let settlement = Settlement::Failed {
                     class: failure.class(),
                     message: failure.message(),
@@ -73,6 +75,7 @@ impl<St: DeliveryStore> Settler<'_, St> {
                 };
                 (settlement, Settled::Failed)
             }
+            (Ok(Recorded::Released), _) => (Settlement::Released, Settled::Released),
             (Ok(_), _) => (Settlement::Completed, Settled::Completed),
             (Err(error), _) if error.is_lease_lost() => (Settlement::LeaseLost, Settled::LeaseLost),
             (Err(_), _) => (Settlement::Unknown, Settled::Unknown),
@@ -91,25 +94,38 @@ impl<St: DeliveryStore> Settler<'_, St> {
         settled
     }
 
+    /// The end of an attempt whose transaction came to nothing: it may commit next time, whatever the status said. The
+    /// handler's own failure tells more than that, where there is one.
+    fn not_committed(&self, end: End) -> End {
+        let delay = || self.settings.backoff.delay(self.attempt.number());
+        match end {
+            End::Complete => End::Fail(Failure::transient(NOT_COMMITTED, delay())),
+            End::Fail(failure) if failure.class() == ErrorClass::Permanent => {
+                End::Fail(Failure::transient(failure.message(), delay()))
+            }
+            end => end,
+        }
+    }
+
     /// Writes the end of the attempt.
-    async fn record(&self, failure: Option<&Failure>) -> Result<Recorded, StoreError> {
+    async fn record(&self, end: &End) -> Result<Recorded, StoreError> {
         let mut pauses = Pauses::new(self.deadline);
         loop {
-            match self.write(failure).await {
+            match self.write(end).await {
                 Err(error) if pauses.after(&error).await => {}
                 result => return result,
             }
         }
     }
 
-    /// Reads off the row what became of the handler's transaction, and records the failure if it came to nothing.
-    async fn read_off(&self, failure: &Failure) -> Result<Recorded, StoreError> {
+    /// Reads off the row what became of the handler's transaction, and records `end` if it came to nothing.
+    async fn read_off(&self, end: &End) -> Result<Recorded, StoreError> {
         let mut pauses = Pauses::new(self.deadline);
         let mut contradicted = false;
         loop {
             let error = match self.standing().await {
                 Ok(Some(State::Completed)) => return Ok(Recorded::Completed),
-                Ok(Some(State::Processing)) => match self.write(Some(failure)).await {
+                Ok(Some(State::Processing)) => match self.write(end).await {
                     // It may have committed since the row was read: that is told by reading it again, once.
                     Err(error) if error.is_lease_lost() && !contradicted => {
                         contradicted = true;
@@ -143,17 +159,21 @@ impl<St: DeliveryStore> Settler<'_, St> {
             .map(|record| record.state))
     }
 
-    async fn write(&self, failure: Option<&Failure>) -> Result<Recorded, StoreError> {
+    async fn write(&self, end: &End) -> Result<Recorded, StoreError> {
         let (store, held) = (&self.settings.store, self.lease.held());
-        match failure {
-            None => self
+        match end {
+            End::Complete => self
                 .patiently(Operation::Complete, store.complete(held))
                 .await
                 .map(|()| Recorded::Completed),
-            Some(failure) => self
+            End::Fail(failure) => self
                 .patiently(Operation::Fail, store.fail(held, failure))
                 .await
                 .map(Recorded::Failed),
+            End::Release => self
+                .patiently(Operation::Release, store.release(held, Duration::ZERO))
+                .await
+                .map(|()| Recorded::Released),
         }
     }
 
@@ -181,14 +201,7 @@ impl<St: DeliveryStore> Settler<'_, St> {
 enum Recorded {
     Completed,
     Failed(Failed),
-}
-
-/// A rolled back transaction may commit next time, whatever the handler's status said.
-fn as_transient(failure: Failure, delay: impl FnOnce() -> Duration) -> Failure {
-    match failure.class() {
-        hookclaim::ErrorClass::Permanent => Failure::transient(failure.message(), delay()),
-        _ => failure,
-    }
+    Released,
 }
 
 /// When to ask a store again that could not do as it was told.

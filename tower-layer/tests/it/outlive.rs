@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use hookclaim::State;
+use hookclaim::{ErrorClass, State};
 use http::Request;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt};
@@ -105,6 +105,29 @@ async fn a_detached_attempt_keeps_its_lease() {
     drain.idle().await;
     assert_eq!(record(&store, ID).await.unwrap().state, State::Completed);
     assert!(store.rig.renewals.load(Ordering::SeqCst) >= 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_shutdown_cuts_off_is_handed_back_and_does_not_count() {
+    let (store, runs, drain) = (timed_memory(), Runs::default(), Drain::new());
+    let service = layer(&store)
+        .drain(&drain)
+        .layer(handler(&runs, |_, _| std::future::pending()));
+    send(&service, signed("detached")).await.is(202, "accepted");
+    let waiting = tokio::spawn(async move { send(&service, signed("waiting")).await });
+    sleep(Duration::from_secs(1)).await;
+    drain.begin();
+    assert_eq!(drain.running(), 2);
+    drain.hand_back();
+    drain.idle().await;
+    waiting.await.unwrap().is(503, "unavailable");
+    for id in ["detached", "waiting"] {
+        let row = record(&store, id).await.unwrap();
+        assert_eq!((row.state, row.attempts), (State::Failed, 0));
+        assert_eq!(row.error_class, Some(ErrorClass::Released));
+        let next = send(&ok_service(&store, &runs), signed(id)).await;
+        next.is(200, "completed");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hookclaim::{DeliveryStore, ErrorClass, Lease, State, TransactionalStore};
 use http::Request;
 use tower::{Layer, ServiceExt};
+use tower_hookclaim::Drain;
 
 use crate::store::Rigged;
 use crate::support::*;
@@ -142,4 +143,33 @@ async fn a_transaction_of_an_attempt_that_lost_its_lease_cannot_commit() {
     // It was handed back, so that the row is still this attempt's and waits for its next one.
     send(&service, signed(ID)).await.is(202, "in-progress");
     assert_eq!(record(&store, ID).await.unwrap().state, State::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_a_shutdown_cuts_off_is_rolled_back_and_handed_back() {
+    for commits in [true, false] {
+        let (store, runs, drain) = (Rigged::new(timed_memory()), Runs::default(), Drain::new());
+        let service =
+            layer(&store)
+                .drain(&drain)
+                .layer(handler(&runs, move |_, request| async move {
+                    let lease = lease(&request);
+                    let mut tx = lease.begin().await.unwrap();
+                    lease.complete_in(&mut tx).await.unwrap();
+                    if commits {
+                        lease.store().commit(tx).await.unwrap();
+                    }
+                    std::future::pending().await
+                }));
+        send(&service, signed(ID)).await.is(202, "accepted");
+        drain.hand_back();
+        drain.idle().await;
+        let row = record(&store, ID).await.unwrap();
+        let expected = if commits {
+            State::Completed
+        } else {
+            State::Failed
+        };
+        assert_eq!(row.state, expected);
+    }
 }
