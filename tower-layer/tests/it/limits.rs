@@ -211,3 +211,33 @@ fn a_refusal_needs_no_runtime() {
     };
     seen.is(400, "rejected");
 }
+
+#[tokio::test]
+async fn a_long_body_lets_other_tasks_have_their_turn() {
+    /// Frames that are all there at once.
+    struct Rush(usize);
+    impl http_body::Body for Rush {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            let left = self.0.checked_sub(1);
+            self.0 = left.unwrap_or(0);
+            let frame = left.map(|_| Ok(Frame::data(Bytes::from_static(&[b'x'; 16 * 1024]))));
+            std::task::Poll::Ready(frame)
+        }
+    }
+    let (store, runs) = (memory(), Runs::default());
+    let service = ok_service(&store, &runs);
+    let request = signed_with(SECRET, "issues", ID, "x".repeat(320 * 16 * 1024));
+    let mut sending = tokio_test::task::spawn(send(&service, request.map(|_| Rush(320))));
+    let mut polls = 1;
+    while sending.poll().is_pending() {
+        polls += 1;
+        assert!(sending.is_woken());
+    }
+    // Five MiB, one after the other.
+    assert!((5..=7).contains(&polls), "{polls}");
+}

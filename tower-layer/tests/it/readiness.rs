@@ -128,3 +128,19 @@ async fn a_refusal_leaves_the_ready_service_for_the_next_call() {
     respond.send_response(reply(200));
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
 }
+
+#[test]
+fn layers_services_and_futures_go_where_servers_want_them() {
+    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    fn sent<T: Send + 'static>(_: &T) {}
+
+    let (store, runs) = (memory(), Runs::default());
+    let layer = layer(&store).key(|_| Ok(hookclaim::BusinessKey::new()));
+    shared(&layer);
+    // As for axum's `Router::layer`, whose services are shared between threads.
+    shared(&layer.layer(runs.clone()));
+    let route = tower_hookclaim::WebhookRoute::layer("/hook", ok_service(&store, &runs));
+    let mut service = route.layer(answering(&runs, 200));
+    sent(&service);
+    sent(&service.call(signed(ID)));
+}
