@@ -1,0 +1,165 @@
+//! The service.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hookclaim::DeliveryStore;
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::Full;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::flight::{About, Arrival, Flight};
+use crate::future::ResponseFuture;
+use crate::layer::Settings;
+use crate::observe::Event;
+use crate::outcome::{Answer, Outcome};
+use crate::receive::{self, Discard, Reader};
+use crate::rejection::Rejection;
+use crate::run;
+
+/// Lets only verified deliveries through to the inner service, and each of them once.
+///
+/// Made by [`GithubWebhookLayer`](crate::GithubWebhookLayer). The inner service gets the verified bytes as they came
+/// over the wire; method, URI, headers and extensions of the request are kept, and the extensions hold the
+/// [`Delivery`](hookclaim::Delivery), the [`Attempt`](hookclaim::Attempt) and the [`Lease<St>`](hookclaim::Lease)
+/// besides.
+pub struct GithubWebhook<S, St> {
+    inner: S,
+    settings: Arc<Settings<St>>,
+}
+
+impl<S, St> GithubWebhook<S, St> {
+    pub(crate) fn new(inner: S, settings: Arc<Settings<St>>) -> Self {
+        Self { inner, settings }
+    }
+
+    /// The inner service.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, alone.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S: Clone, St> Clone for GithubWebhook<S, St> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            settings: Arc::clone(&self.settings),
+        }
+    }
+}
+
+impl<S: fmt::Debug, St> fmt::Debug for GithubWebhook<S, St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("GithubWebhook");
+        f.field("inner", &self.inner);
+        self.settings.fields(&mut f)
+    }
+}
+
+impl<S, St, ReqB, B> Service<Request<ReqB>> for GithubWebhook<S, St>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    St: DeliveryStore,
+    ReqB: Body<Data = Bytes> + Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<B, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqB>) -> Self::Future {
+        let begin = Instant::now();
+        let running = self.settings.drain.enter();
+        let (parts, body) = request.into_parts();
+        let checked = receive::check_head(&self.settings, &parts.method, &parts.headers);
+        let announced = receive::announced_len(&parts.headers, &body);
+        let limit = self.settings.body_limit;
+        let checked = match (checked, announced) {
+            (Ok(_), Some(len)) if len > limit => Err(receive::too_large(limit)),
+            (Ok(_), _) if self.settings.is_full() => Err(Answer::unavailable(Rejection::Memory)),
+            (checked, _) => checked,
+        };
+        let (head, signature) = match checked {
+            Ok(checked) => checked,
+            Err(answer) => {
+                discard(body);
+                let response = answer.into_response();
+                self.tell(&response, begin);
+                return ResponseFuture::answered(response);
+            }
+        };
+
+        // The service in `self` was polled ready. It goes along; a fresh clone stays.
+        let fresh = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, fresh);
+        let settings = Arc::clone(&self.settings);
+        let arrival = Arrival {
+            body,
+            reader: Reader::new(&settings, announced),
+            signature,
+            about: settings.is_observed().then(|| About::new(&head)),
+            begin,
+            running,
+            settings,
+        };
+        let settings = Arc::clone(&self.settings);
+        let to_claim = {
+            let settings = Arc::clone(&settings);
+            move |signed| receive::claim(settings, parts, head, signed)
+        };
+        let to_run = move |won| run::run(settings, inner, won);
+        ResponseFuture::flying(Box::pin(Flight::new(arrival, to_claim, to_run)))
+    }
+}
+
+impl<S, St> GithubWebhook<S, St> {
+    fn tell<B>(&self, response: &Response<B>, begin: Instant) {
+        self.settings.emit(&Event::Answered {
+            id: None,
+            event: None,
+            outcome: response
+                .extensions()
+                .get()
+                .copied()
+                .unwrap_or(Outcome::Rejected),
+            rejection: response.extensions().get().copied(),
+            status: response.status(),
+            took: begin.elapsed(),
+        });
+    }
+}
+
+/// Reads on in the background while the answer is under way.
+fn discard<B: Body<Data = Bytes> + Send + 'static>(body: B) {
+    if body.is_end_stream() {
+        return;
+    }
+    // Without a runtime the body is dropped, and the server closes the connection.
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move {
+            let mut body = pin!(body);
+            let mut discard = Discard::new();
+            let done = std::future::poll_fn(|cx| discard.poll_discard(body.as_mut(), cx));
+            // Whether it was all read or not: enough was done.
+            let _ = timeout(Discard::TIME, done).await;
+        });
+    }
+}
