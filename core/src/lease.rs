@@ -252,7 +252,7 @@ impl Attempt {
         let mut cancelled = self.cancelled.clone();
         if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
             // The attempt is over and was never cancelled.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -55,7 +55,7 @@ impl Migrations {
         let table = self.table;
         let context = match error
             .as_database_error()
-            .and_then(|error| error.code())
+            .and_then(sqlx::error::DatabaseError::code)
             .as_deref()
         {
             Some("42501") => format!(

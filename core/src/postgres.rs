@@ -314,7 +314,7 @@ pub(crate) fn unavailable(
     let context = context.into();
     let code = error
         .as_database_error()
-        .and_then(|error| error.code().map(|code| code.into_owned()));
+        .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
     let (kind, context) = match code.as_deref() {
         Some("42P01") => (
             StoreErrorKind::Refused,

@@ -88,7 +88,7 @@ impl PgPipeline {
                     // The database is well and said no; the connection can go on, except after its shutdown.
                     let code = error
                         .as_database_error()
-                        .and_then(|error| error.code().map(|c| c.into_owned()));
+                        .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
                     let shutdown = code.as_deref().is_some_and(|code| code.starts_with("57P"));
                     if !shutdown {
                         self.connection = Some(connection);

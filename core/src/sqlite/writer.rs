@@ -101,7 +101,9 @@ impl Turn {
 
 fn is_busy(error: &sqlx::Error) -> bool {
     // The low byte of SQLite's extended codes is the primary one: 5 busy, 6 locked.
-    let code = error.as_database_error().and_then(|error| error.code());
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code);
     code.and_then(|code| code.parse::<u32>().ok())
         .is_some_and(|code| matches!(code & 0xff, 5 | 6))
 }
