@@ -329,7 +329,7 @@ mod tests {
                     drop(h.insert(
                         "content-type",
                         HeaderValue::from_static("application/jsonp"),
-                    ))
+                    ));
                 },
                 "\"Content type\"",
             ),
