@@ -1,1 +1,3 @@
-fn main() {}
+//! Hookclaim over real sockets, processes and databases, a module per kind of promise.
+
+mod harness;
