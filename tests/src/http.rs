@@ -303,6 +303,11 @@ impl RawConnection {
         read_answer(&mut self.0).await
     }
 
+    /// The same without a deadline, for connections that are meant to wait.
+    pub async fn try_answer(&mut self) -> Option<Answer> {
+        read_to_answer(&mut self.0).await
+    }
+
     /// Waits until the server closes the connection, and throws away what it says until then.
     ///
     /// # Panics
@@ -368,22 +373,23 @@ pub async fn trickle(
 }
 
 async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
-    let read = async {
-        let mut bytes = Vec::new();
-        loop {
-            if let Some(answer) = parse(&bytes, false) {
-                return Some(answer);
-            }
-            let mut piece = [0; 4096];
-            match stream.read(&mut piece).await {
-                Ok(0) | Err(_) => return parse(&bytes, true),
-                Ok(len) => bytes.extend_from_slice(&piece[..len]),
-            }
-        }
-    };
-    tokio::time::timeout(DEADLINE, read)
+    tokio::time::timeout(DEADLINE, read_to_answer(stream))
         .await
         .expect("the server answers or hangs up")
+}
+
+async fn read_to_answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(answer) = parse(&bytes, false) {
+            return Some(answer);
+        }
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece).await {
+            Ok(0) | Err(_) => return parse(&bytes, true),
+            Ok(len) => bytes.extend_from_slice(&piece[..len]),
+        }
+    }
 }
 
 fn parse(bytes: &[u8], closed: bool) -> Option<Answer> {
