@@ -1,1 +1,2 @@
-//! x
+//! Time tracking by GitHub issue comment.
+pub mod timetracking;

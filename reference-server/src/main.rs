@@ -1,1 +1,2 @@
+//! The `hookclaim` program.
 fn main() {}
