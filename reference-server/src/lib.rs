@@ -1,2 +1,27 @@
-//! Time tracking by GitHub issue comment.
+//! Time tracking by GitHub issue comment, each webhook delivery exactly once.
+//!
+//! The program `hookclaim` is this library and a `main` that calls it.
+
+mod cli;
+mod config;
+mod database;
+mod error;
+mod telemetry;
 pub mod timetracking;
+
+pub use crate::cli::{Action, Deliveries, DeliveryFilter, Invocation, Report, Send};
+pub use crate::config::{Config, WebhookSecrets};
+pub use crate::database::Database;
+pub use crate::error::Error;
+pub use crate::telemetry::{LogFilter, LogFormat, Metrics, init_logging};
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
