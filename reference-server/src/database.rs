@@ -3,7 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use secrecy::SecretString;
+use hookclaim::{PostgresStore, SqliteStore};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::error::{Context as _, Error};
 
 /// Where deliveries and entries are kept.
 #[derive(Clone, Debug)]
@@ -42,6 +45,43 @@ impl Database {
             "this is not a database URL; write sqlite:FILE, or postgres://user:password@host/database"
                 .to_owned(),
         )
+    }
+}
+
+/// A database that is open.
+#[derive(Clone, Debug)]
+pub(crate) enum Store {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+impl Database {
+    /// Opens it; a file that is not there is created.
+    pub(crate) async fn open(&self) -> Result<Store, Error> {
+        match self {
+            Self::Sqlite(path) => SqliteStore::open(path)
+                .await
+                .map(Store::Sqlite)
+                .context(format!("cannot open {self}")),
+            Self::Postgres(url) => PostgresStore::connect(url.expose_secret())
+                .await
+                .map(Store::Postgres)
+                .context("cannot open the Postgres database of HOOKCLAIM_DATABASE_URL"),
+        }
+    }
+
+    /// Opens it to look at it: a file that is not there is an error, not an empty database.
+    pub(crate) async fn open_existing(&self) -> Result<Store, Error> {
+        if let Self::Sqlite(path) = self
+            && !path.exists()
+        {
+            return Err(Error::failed(format!(
+                "there is no database at {}; start `hookclaim serve` first, or set HOOKCLAIM_DATABASE_URL to the \
+                 database it uses",
+                path.display()
+            )));
+        }
+        self.open().await
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! The program `hookclaim` is this library and a `main` that calls it.
 
+mod booking;
 mod cli;
 mod config;
 mod database;
 mod error;
+pub mod ledger;
 mod telemetry;
 pub mod timetracking;
 

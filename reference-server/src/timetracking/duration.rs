@@ -209,7 +209,7 @@ fn minutes_after_hours<'a>(
 /// An error for a first word of the description that may be more of the duration, or a date.
 fn reject_ambiguous(rest: &str) -> Result<(), DurationError> {
     let word = first_word(rest);
-    let bare = word.trim_end_matches(|c: char| matches!(c, ':' | '.' | ',' | ';'));
+    let bare = word.trim_end_matches([':', '.', ',', ';']);
     if is_date(bare) {
         return Err(DurationError::LooksLikeDate(word));
     }
