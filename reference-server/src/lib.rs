@@ -6,8 +6,12 @@ mod booking;
 mod cli;
 mod config;
 mod database;
+mod deliveries;
 mod error;
 pub mod ledger;
+mod output;
+mod report;
+mod send;
 mod telemetry;
 pub mod timetracking;
 
