@@ -10,8 +10,10 @@ mod deliveries;
 mod error;
 pub mod ledger;
 mod output;
+mod program;
 mod report;
 mod send;
+mod serve;
 mod telemetry;
 pub mod timetracking;
 
@@ -19,6 +21,8 @@ pub use crate::cli::{Action, Deliveries, DeliveryFilter, Invocation, Report, Sen
 pub use crate::config::{Config, WebhookSecrets};
 pub use crate::database::Database;
 pub use crate::error::Error;
+pub use crate::program::execute;
+pub use crate::serve::{app, run};
 pub use crate::telemetry::{LogFilter, LogFormat, Metrics, init_logging};
 
 /// Lower-case hexadecimal digits.

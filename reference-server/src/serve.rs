@@ -1,0 +1,121 @@
+//! `hookclaim serve`
+
+mod app;
+mod connections;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::time::{Instant, timeout_at};
+use tower_hookclaim::Drain;
+use tracing::{info, warn};
+
+pub use self::app::app;
+use self::connections::Connections;
+use crate::config::Config;
+use crate::database::Store;
+use crate::error::{Context as _, Error};
+use crate::ledger::Ledger;
+use crate::output::print;
+use crate::telemetry::Metrics;
+
+/// Receives webhooks on `listener` until `shutdown` is ready, and finishes what is being worked on.
+///
+/// Makes and updates the tables first, and a webhook secret if none is configured and the database is a file. Prints
+/// the address to standard output once it is ready.
+///
+/// # Errors
+///
+/// [`Error`] if the database or the metrics' address cannot be opened, or if no secret can be had.
+pub async fn run(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    match config.database.open().await? {
+        Store::Sqlite(store) => run_on(config, store, listener, shutdown).await,
+        Store::Postgres(store) => run_on(config, store, listener, shutdown).await,
+    }
+}
+
+async fn run_on<St: Ledger>(
+    mut config: Config,
+    store: St,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    store
+        .migrate_all()
+        .await
+        .context("cannot bring the database up to date")?;
+    let (secrets, kept) = config.secrets.verifying()?;
+    let kept = kept.map_or_else(String::new, |path| {
+        format!("webhook secret kept in {}\n", path.display())
+    });
+    let address = listener
+        .local_addr()
+        .context("cannot tell the address listened on")?;
+    let metrics = Metrics::install();
+    let drain = Drain::new();
+    let on_main = address.ip().is_loopback().then(|| metrics.clone());
+    let router = app(&config, secrets, store, &drain, on_main);
+    let mut tasks = tokio::task::JoinSet::new();
+    if let Some(address) = config.metrics_listen {
+        let listener = TcpListener::bind(address)
+            .await
+            .context(format!("cannot listen on {address} for metrics"))?;
+        let router = app::metrics_only(metrics.clone());
+        let connections = Connections::new(config.header_timeout, METRICS_CONNECTIONS);
+        tasks.spawn(async move { connections.serve(&listener, &router).await });
+    }
+    tasks.spawn(upkeep(metrics));
+
+    print(&format!(
+        "database {}\n{kept}listening on http://{address}\n",
+        config.database
+    ))?;
+    info!(address = %address, database = %config.database, "listening");
+    let connections = Connections::new(config.header_timeout, config.max_connections);
+    tokio::select! {
+        () = shutdown => {}
+        () = connections.serve(&listener, &router) => {}
+    }
+    drop(listener);
+    finish(&config, connections, &drain).await;
+    Ok(())
+}
+
+/// Scrapers are few.
+const METRICS_CONNECTIONS: u32 = 16;
+
+/// How long connections may take to say goodbye once nothing runs any more.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Answers 503 to what comes over connections that are still open, waits for what runs, and closes them.
+async fn finish(config: &Config, connections: Connections, drain: &Drain) {
+    drain.begin();
+    let running = drain.running();
+    info!(
+        running,
+        drain_ms = config.drain.as_millis(),
+        "shutting down"
+    );
+    let end = Instant::now() + config.drain;
+    if timeout_at(end, drain.idle()).await.is_err() {
+        warn!(
+            running = drain.running(),
+            "work did not finish in time: its leases run out, and it is tried again"
+        );
+    }
+    connections.close(end.max(Instant::now() + GOODBYE)).await;
+    info!("shut down");
+}
+
+async fn upkeep(metrics: Metrics) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(5));
+    loop {
+        ticks.tick().await;
+        metrics.upkeep();
+    }
+}
