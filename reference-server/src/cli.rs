@@ -123,7 +123,7 @@ pub struct Report {
 /// This is the one list of them: [`Settings`] takes the names of flags, variables and file keys from here. Values stay
 /// text until [`Config`] reads them, so that whatever is wrong with any of them is told at once.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Options")]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
     /// A TOML file with more options; hookclaim.toml in the working directory is read if it is there
     #[arg(

@@ -1,6 +1,14 @@
 //! Time tracking by GitHub issue comment, each webhook delivery exactly once.
 //!
-//! The program `hookclaim` is this library and a `main` that calls it.
+//! The program `hookclaim` is this library and a `main` that calls it: [`Invocation::parse`] understands a command
+//! line, [`execute`] does what it asks for. [`run`] serves on a listener until told to stop, and [`app`] is the router
+//! that it serves, for whoever wants to call it without a socket.
+//!
+//! # How a comment is booked
+//!
+//! A [`GithubWebhookLayer`](tower_hookclaim::GithubWebhookLayer) verifies and claims the delivery. What is behind it
+//! reads the comment ([`timetracking`]), and writes its entries ([`ledger`]) in the very transaction that completes
+//! the delivery: both happen, or neither.
 
 mod booking;
 mod cli;

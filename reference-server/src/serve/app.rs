@@ -81,3 +81,51 @@ async fn ready<St: Ledger>(store: St, drain: Drain) -> (StatusCode, &'static str
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http::Request;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::cli::Invocation;
+    use crate::database::{Database, Store};
+
+    async fn status(router: &Router, path: &str) -> u16 {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        response.status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn each_path_answers_and_readiness_ends_with_the_drain() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Invocation::parse(["hookclaim", "report"]).unwrap();
+        let config = config.config().unwrap();
+        let database = Database::Sqlite(dir.path().join("x.db"));
+        let Store::Sqlite(store) = database.open().await.unwrap() else {
+            panic!("a file is SQLite")
+        };
+        store.migrate_all().await.unwrap();
+        let secrets = SecretSet::single("It's a Secret to Everybody").unwrap();
+        let drain = Drain::new();
+        let router = app(&config, secrets.clone(), store.clone(), &drain, None);
+        for (path, expected) in [
+            ("/healthz", 200),
+            ("/readyz", 200),
+            ("/webhook", 405),
+            ("/webhook/", 405),
+            ("/metrics", 404),
+            ("/", 404),
+        ] {
+            assert_eq!(status(&router, path).await, expected, "{path}");
+        }
+        let loopback = app(&config, secrets, store, &drain, Some(Metrics::install()));
+        assert_eq!(status(&loopback, "/metrics").await, 200);
+
+        drain.begin();
+        assert_eq!(status(&router, "/healthz").await, 200);
+        assert_eq!(status(&router, "/readyz").await, 503);
+    }
+}
