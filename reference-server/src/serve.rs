@@ -7,7 +7,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 use tower_hookclaim::Drain;
 use tracing::{info, warn};
 
@@ -89,8 +89,8 @@ async fn run_on<St: Ledger>(
 /// Scrapers are few.
 const METRICS_CONNECTIONS: u32 = 16;
 
-/// How long connections may take to say goodbye once nothing runs any more.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long connections may take to say goodbye. What is left then has sent half a request, or does not read.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Answers 503 to what comes over connections that are still open, waits for what runs, and closes them.
 async fn finish(config: &Config, connections: Connections, drain: &Drain) {
@@ -101,14 +101,13 @@ async fn finish(config: &Config, connections: Connections, drain: &Drain) {
         drain_ms = config.drain.as_millis(),
         "shutting down"
     );
-    let end = Instant::now() + config.drain;
-    if timeout_at(end, drain.idle()).await.is_err() {
+    if timeout(config.drain, drain.idle()).await.is_err() {
         warn!(
             running = drain.running(),
             "work did not finish in time: its leases run out, and it is tried again"
         );
     }
-    connections.close(end.max(Instant::now() + GOODBYE)).await;
+    connections.close(Instant::now() + GOODBYE).await;
     info!("shut down");
 }
 
