@@ -92,6 +92,9 @@ const METRICS_CONNECTIONS: u32 = 16;
 /// How long connections may take to say goodbye. What is left then has sent half a request, or does not read.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// How long the database may take to note what is handed back.
+const HAND_BACK: Duration = Duration::from_secs(3);
+
 /// Answers 503 to what comes over connections that are still open, waits for what runs, and closes them.
 async fn finish(config: &Config, connections: Connections, drain: &Drain) {
     drain.begin();
@@ -104,8 +107,15 @@ async fn finish(config: &Config, connections: Connections, drain: &Drain) {
     if timeout(config.drain, drain.idle()).await.is_err() {
         warn!(
             running = drain.running(),
-            "work did not finish in time: its leases run out, and it is tried again"
+            "work did not finish in time: it is handed back, to be taken at the next start"
         );
+        drain.hand_back();
+        if timeout(HAND_BACK, drain.idle()).await.is_err() {
+            warn!(
+                running = drain.running(),
+                "work could not be handed back: it is taken once its lease has run out"
+            );
+        }
     }
     connections.close(Instant::now() + GOODBYE).await;
     info!("shut down");
