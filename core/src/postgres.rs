@@ -306,15 +306,19 @@ fn reading(error: sqlx::Error) -> StoreError {
     unavailable("deliveries could not be read", error)
 }
 
+/// The SQLSTATE of what the database said.
+fn code(error: &sqlx::Error) -> Option<String> {
+    let said = error.as_database_error()?;
+    said.code().map(std::borrow::Cow::into_owned)
+}
+
 /// Sorts what the database or the way to it said.
 pub(crate) fn unavailable(
     context: impl Into<std::borrow::Cow<'static, str>>,
     error: sqlx::Error,
 ) -> StoreError {
     let context = context.into();
-    let code = error
-        .as_database_error()
-        .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
+    let code = code(&error);
     let (kind, context) = match code.as_deref() {
         Some("42P01") => (
             StoreErrorKind::Refused,

@@ -9,7 +9,7 @@ use sqlx::query::Query;
 use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Row as _};
 
 use super::{rows, unavailable};
-use crate::batch::{Asked, Batch, Pipeline, Plan, Verdict, pause, rounds};
+use crate::batch::{Asked, Batch, Pipeline, Plan, Terms, Verdict, pause, rounds};
 use crate::claim::{Claim, ClaimOutcome, RetryGate};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::ClaimKey;
@@ -36,7 +36,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// no sequential scans; and planning a claim costs more than running it, hence the generic plan.
 const SETTINGS: &str = "set enable_seqscan = off; \
      set plan_cache_mode = force_generic_plan; \
-     set lock_timeout = '2s'; \
+     set lock_timeout = '500ms'; \
      set statement_timeout = '15s'; \
      set jit = off; \
      set default_transaction_isolation = 'read committed'";
@@ -86,15 +86,12 @@ impl PgPipeline {
                 }
                 Err(error) if error.as_database_error().is_some() => {
                     // The database is well and said no; the connection can go on, except after its shutdown.
-                    let code = error
-                        .as_database_error()
-                        .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
+                    let code = super::code(&error);
                     let shutdown = code.as_deref().is_some_and(|code| code.starts_with("57P"));
                     if !shutdown {
                         self.connection = Some(connection);
                     }
-                    let passing =
-                        shutdown || matches!(code.as_deref(), Some("40001" | "40P01" | "55P03"));
+                    let passing = shutdown || matches!(code.as_deref(), Some("40001" | "40P01"));
                     if !passing || attempt > RESENDS {
                         return Err(error);
                     }
@@ -112,38 +109,68 @@ impl PgPipeline {
         let plan = Plan::new(claims);
         let mut verdicts: Vec<Option<Verdict>> = vec![None; claims.len()];
         for (terms, group) in plan.by_terms(claims) {
-            let now = self.clock.as_ref().map(|clock| clock.now().as_micros());
-            let columns = Columns::new(group.iter().map(|&at| &claims[at].claim));
-            let rows = self
-                .run(|| {
-                    sqlx::query(CLAIM)
-                        .bind(&columns.sources)
-                        .bind(&columns.keys)
-                        .bind(&columns.delivery_ids)
-                        .bind(&columns.events)
-                        .bind(&columns.actions)
-                        .bind(&columns.tokens)
-                        .bind(&columns.fingerprints)
-                        .bind(micros(terms.policy.lease))
-                        .bind(i32::try_from(terms.policy.max_attempts).unwrap_or(i32::MAX))
-                        .bind(terms.gate == RetryGate::Open)
-                        .bind(now)
-                        .bind(machine::LEASE_EXPIRED)
-                })
-                .await
-                .map_err(|error| unavailable("the claim could not be decided", error))?;
-            for &at in &group {
-                verdicts[at] = Some(Verdict::Outrun);
-            }
-            let by_token: HashMap<uuid::Uuid, usize> =
-                columns.tokens.iter().copied().zip(group).collect();
-            for row in &rows {
-                let token: uuid::Uuid = row.try_get("token").map_err(super::reading)?;
-                let at = *by_token.get(&token).ok_or_else(rows::corrupt)?;
-                verdicts[at] = Some(read_verdict(row)?);
+            match self.claim_group(claims, terms, &group, &mut verdicts).await {
+                Err(error) if is_held_up(&error) => {
+                    // Somebody inserts one of these keys in a transaction that takes its time. The others need not
+                    // wait for it.
+                    for at in group {
+                        let alone = self.claim_group(claims, terms, &[at], &mut verdicts).await;
+                        if alone.as_ref().is_err_and(is_held_up) {
+                            verdicts[at] = Some(Verdict::Outrun);
+                        } else {
+                            alone?;
+                        }
+                    }
+                }
+                done => done?,
             }
         }
         plan.outcomes(claims, &verdicts)
+    }
+
+    /// Claims under the same terms, in one statement.
+    async fn claim_group(
+        &mut self,
+        claims: &[Asked],
+        terms: Terms,
+        group: &[usize],
+        verdicts: &mut [Option<Verdict>],
+    ) -> Result<(), StoreError> {
+        let now = self.clock.as_ref().map(|clock| clock.now().as_micros());
+        let columns = Columns::new(group.iter().map(|&at| &claims[at].claim));
+        let rows = self
+            .run(|| {
+                sqlx::query(CLAIM)
+                    .bind(&columns.sources)
+                    .bind(&columns.keys)
+                    .bind(&columns.delivery_ids)
+                    .bind(&columns.events)
+                    .bind(&columns.actions)
+                    .bind(&columns.tokens)
+                    .bind(&columns.fingerprints)
+                    .bind(micros(terms.policy.lease))
+                    .bind(i32::try_from(terms.policy.max_attempts).unwrap_or(i32::MAX))
+                    .bind(terms.gate == RetryGate::Open)
+                    .bind(now)
+                    .bind(machine::LEASE_EXPIRED)
+            })
+            .await
+            .map_err(|error| unavailable("the claim could not be decided", error))?;
+        for &at in group {
+            verdicts[at] = Some(Verdict::Outrun);
+        }
+        let by_token: HashMap<uuid::Uuid, usize> = columns
+            .tokens
+            .iter()
+            .copied()
+            .zip(group.iter().copied())
+            .collect();
+        for row in &rows {
+            let token: uuid::Uuid = row.try_get("token").map_err(super::reading)?;
+            let at = *by_token.get(&token).ok_or_else(rows::corrupt)?;
+            verdicts[at] = Some(read_verdict(row)?);
+        }
+        Ok(())
     }
 
     async fn settles(
@@ -214,6 +241,12 @@ impl PgPipeline {
             .map(|answer| answer.unwrap_or_else(|| Err(rows::corrupt())))
             .collect())
     }
+}
+
+/// Whether a statement gave up waiting for a lock.
+fn is_held_up(error: &StoreError) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+    cause.and_then(super::code).as_deref() == Some("55P03")
 }
 
 fn read_verdict(row: &PgRow) -> Result<Verdict, StoreError> {
