@@ -1,6 +1,6 @@
 //! The headers of a delivery, parsed once into types that cannot be wrong.
 
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::delivery::{DeliveryId, EventName};
 use crate::signature::{Signature, SignatureError, SignatureErrorKind};
@@ -29,18 +29,43 @@ pub mod header {
         HeaderName::from_static("x-github-hook-installation-target-id");
 }
 
-/// Headers that decide whether and as what a delivery is believed. None of them may come twice: two readers of one
+/// The headers that decide whether and as what a delivery is believed. None of them may come twice: two readers of one
 /// request must not see two different requests.
-const SINGULAR: [HeaderName; 8] = [
-    header::SIGNATURE,
-    header::SIGNATURE_SHA1,
-    header::DELIVERY,
-    header::EVENT,
-    header::HOOK_ID,
-    header::TARGET_TYPE,
-    header::TARGET_ID,
-    CONTENT_TYPE,
-];
+#[derive(Default)]
+struct Singular<'a> {
+    signature: Option<&'a HeaderValue>,
+    signature_sha1: Option<&'a HeaderValue>,
+    delivery: Option<&'a HeaderValue>,
+    event: Option<&'a HeaderValue>,
+    hook_id: Option<&'a HeaderValue>,
+    target_type: Option<&'a HeaderValue>,
+    target_id: Option<&'a HeaderValue>,
+    content_type: Option<&'a HeaderValue>,
+}
+
+impl<'a> Singular<'a> {
+    /// Finds them all in one pass.
+    fn find(headers: &'a HeaderMap) -> Result<Self, HeadError> {
+        let mut found = Self::default();
+        for (name, value) in headers {
+            let slot = match name.as_str() {
+                "x-hub-signature-256" => &mut found.signature,
+                "x-hub-signature" => &mut found.signature_sha1,
+                "x-github-delivery" => &mut found.delivery,
+                "x-github-event" => &mut found.event,
+                "x-github-hook-id" => &mut found.hook_id,
+                "x-github-hook-installation-target-type" => &mut found.target_type,
+                "x-github-hook-installation-target-id" => &mut found.target_id,
+                "content-type" => &mut found.content_type,
+                _ => continue,
+            };
+            if slot.replace(value).is_some() {
+                return Err(HeadError::Repeated(name.clone()));
+            }
+        }
+        Ok(found)
+    }
+}
 
 /// How the body spells the payload: the hook's "content type" setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,26 +112,28 @@ impl DeliveryHead {
     ///
     /// [`HeadError`] with the first thing that is wrong.
     pub fn parse(headers: &HeaderMap) -> Result<(Self, Signature), HeadError> {
-        for name in &SINGULAR {
-            let mut values = headers.get_all(name).iter();
-            if values.next().is_some() && values.next().is_some() {
-                return Err(HeadError::Repeated(name.clone()));
-            }
-        }
-        let id = named(headers, &header::DELIVERY, |text| {
+        let found = Singular::find(headers)?;
+        let id = named(found.delivery, &header::DELIVERY, |text| {
             DeliveryId::new(text).ok()
         })?;
-        let event = named(headers, &header::EVENT, |text| EventName::new(text).ok())?;
-        let signature = signature(headers)?;
-        let format = format(headers)?;
-        let number = |name| headers.get(name)?.to_str().ok()?.trim().parse().ok();
+        let event = named(found.event, &header::EVENT, |text| {
+            EventName::new(text).ok()
+        })?;
+        let signature = match (found.signature, found.signature_sha1) {
+            (Some(value), _) => Signature::parse(value.as_bytes())?,
+            (None, Some(_)) => {
+                return Err(SignatureError::from(SignatureErrorKind::Sha1Only).into());
+            }
+            (None, None) => return Err(SignatureError::from(SignatureErrorKind::Missing).into()),
+        };
+        let number = |value: Option<&HeaderValue>| value?.to_str().ok()?.trim().parse().ok();
         let head = Self {
             id,
             event,
-            format,
-            hook_id: number(header::HOOK_ID),
-            target_type: headers.get(header::TARGET_TYPE).cloned(),
-            target_id: number(header::TARGET_ID),
+            format: format(found.content_type)?,
+            hook_id: number(found.hook_id),
+            target_type: found.target_type.cloned(),
+            target_id: number(found.target_id),
         };
         Ok((head, signature))
     }
@@ -149,16 +176,12 @@ impl DeliveryHead {
 }
 
 fn named<T>(
-    headers: &HeaderMap,
+    value: Option<&HeaderValue>,
     name: &HeaderName,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<T, HeadError> {
-    let value = headers
-        .get(name)
-        .ok_or_else(|| HeadError::Missing(name.clone()))?;
-    if value.as_bytes().iter().all(u8::is_ascii_whitespace) {
-        return Err(HeadError::Missing(name.clone()));
-    }
+    let value = value.filter(|value| !value.as_bytes().iter().all(u8::is_ascii_whitespace));
+    let value = value.ok_or_else(|| HeadError::Missing(name.clone()))?;
     value
         .to_str()
         .ok()
@@ -166,20 +189,8 @@ fn named<T>(
         .ok_or_else(|| HeadError::Malformed(name.clone()))
 }
 
-fn signature(headers: &HeaderMap) -> Result<Signature, SignatureError> {
-    match headers.get(header::SIGNATURE) {
-        Some(value) => Signature::parse(value.as_bytes()),
-        None if headers.contains_key(header::SIGNATURE_SHA1) => {
-            Err(SignatureErrorKind::Sha1Only.into())
-        }
-        None => Err(SignatureErrorKind::Missing.into()),
-    }
-}
-
-fn format(headers: &HeaderMap) -> Result<BodyFormat, HeadError> {
-    let value = headers
-        .get(CONTENT_TYPE)
-        .map_or(&b""[..], HeaderValue::as_bytes);
+fn format(content_type: Option<&HeaderValue>) -> Result<BodyFormat, HeadError> {
+    let value = content_type.map_or(&b""[..], HeaderValue::as_bytes);
     let essence = value
         .split(|&byte| byte == b';')
         .next()
@@ -220,7 +231,20 @@ pub enum HeadError {
 
 #[cfg(test)]
 mod tests {
+    use http::header::CONTENT_TYPE;
+
     use super::*;
+
+    const SINGULAR: [HeaderName; 8] = [
+        header::SIGNATURE,
+        header::SIGNATURE_SHA1,
+        header::DELIVERY,
+        header::EVENT,
+        header::HOOK_ID,
+        header::TARGET_TYPE,
+        header::TARGET_ID,
+        CONTENT_TYPE,
+    ];
 
     fn genuine() -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -262,13 +286,13 @@ mod tests {
 
     #[test]
     fn a_repeated_header_is_refused_whatever_its_values() {
-        for name in &SINGULAR {
+        for name in SINGULAR {
             let mut headers = genuine();
-            let value = headers[name].clone();
-            headers.append(name, value);
+            let value = headers[&name].clone();
+            headers.append(&name, value);
             let error = DeliveryHead::parse(&headers).unwrap_err();
             assert!(
-                matches!(&error, HeadError::Repeated(found) if found == name),
+                matches!(&error, HeadError::Repeated(found) if *found == name),
                 "{error}"
             );
         }
