@@ -56,24 +56,17 @@ fresh as (
 ),
 taken as (
   update hookclaim_deliveries d set
-    (
-      state, claim_token, fence, attempts, claimed_at, renewed_at, lease_until, retry_at, finished_at, error_class,
-      last_error
-    ) = (
-      select
-        case when v.spent then 4 else 1 end,
-        case when v.spent then d.claim_token else l.token end,
-        d.fence + (not v.spent)::int,
-        d.attempts + (not v.spent)::int,
-        case when v.spent then d.claimed_at else l.now end,
-        case when not v.spent then l.now end,
-        case when not v.spent then l.now + $8::bigint end,
-        null::bigint,
-        case when v.spent then l.now end,
-        case when d.state = 1 then 'lease_expired' else d.error_class end,
-        case when d.state = 1 then $12::text else d.last_error end
-      from (select d.attempts >= $9::int as spent) v
-    )
+    state = case when d.attempts >= $9::int then 4 else 1 end,
+    claim_token = case when d.attempts >= $9::int then d.claim_token else l.token end,
+    fence = d.fence + (d.attempts < $9::int)::int,
+    attempts = d.attempts + (d.attempts < $9::int)::int,
+    claimed_at = case when d.attempts >= $9::int then d.claimed_at else l.now end,
+    renewed_at = case when d.attempts < $9::int then l.now end,
+    lease_until = case when d.attempts < $9::int then l.now + $8::bigint end,
+    retry_at = null,
+    finished_at = case when d.attempts >= $9::int then l.now end,
+    error_class = case when d.state = 1 then 'lease_expired' else d.error_class end,
+    last_error = case when d.state = 1 then $12::text else d.last_error end
   from (
     select c.token, c.now, x.ctid as tid
     from current c
