@@ -142,7 +142,9 @@ mod postgres {
         async fn applied(&self, connection: &mut sqlx::PgConnection) -> Result<i64, StoreError> {
             let reach = |error| unavailable("the bookkeeping of migrations cannot be read", error);
             let table = self.table;
-            let exists = sqlx::query("select to_regclass($1) is not null as there")
+            // Who has just waited for the lock may have a cached answer of before, which naming a table renews.
+            let there = "select exists (select from pg_catalog.pg_class where oid = to_regclass($1)) as there";
+            let exists = sqlx::query(there)
                 .bind(table)
                 .fetch_one(&mut *connection)
                 .await

@@ -4,8 +4,10 @@
 //! - [`process`]: the real server, and a helper that claims on command, as processes that can be stopped and killed.
 //! - [`http`]: signed requests, a client for HTTP/1.1 and HTTP/2, and raw bytes on a socket.
 //! - [`fixtures`]: payloads, byte for byte.
+//! - [`booking`]: a table of the application's, to be written in the transaction that completes a delivery.
 //! - [`capture`]: what is logged, to search it for what must not be.
 
+pub mod booking;
 pub mod capture;
 pub mod fixtures;
 pub mod http;

@@ -43,6 +43,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// An empty text: middleware that answers in the place of what it wraps, such as tower-http's timeout, asks for it.
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::text(Bytes::new())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;

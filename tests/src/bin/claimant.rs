@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `claim KEY` | `won <attempt> <fence> <kind>`, or the name of the outcome |
 //! | `complete KEY`, `fail KEY`, `release KEY`, `renew KEY` | `ok`, or the kind of the error |
-//! | `race N KEY` | `won=… in-progress=… completed=… other=… errors=…` of N claims at once |
+//! | `book KEY` | writes a row and completes in one transaction: `ok`, or the kind of the error |
+//! | `race N KEY` | `won=… in-progress=… completed=… other=… errors=…` of N claims at once; the winner is kept |
 //! | `write MS N` | `written=… errors=… first-error` of N writers that claim and complete fresh keys for so long |
 //!
 //! It ends with its standard input.
@@ -18,9 +19,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hookclaim::{
-    Claim, ClaimKey, ClaimKind, ClaimOutcome, DeliveryId, DeliveryStore, EventName, Failure, Held,
-    LeasePolicy, MemoryStore, Source, StoreError,
+    Claim, ClaimKey, ClaimKind, ClaimOutcome, DeliveryId, EventName, Failure, Held, Lease,
+    LeasePolicy, PostgresStore, Source, SqliteStore, StoreError,
 };
+use hookclaim_tests::booking::BookingStore;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -32,13 +34,23 @@ async fn main() {
     let policy = LeasePolicy::default().lease(Duration::from_millis(
         lease.expect("the lease in milliseconds"),
     ));
-    match url.split(':').next() {
-        Some("memory") => obey(MemoryStore::new(), policy).await,
-        _ => panic!("no such store: {url}"),
+    match url.strip_prefix("sqlite:") {
+        Some(path) => {
+            let store = SqliteStore::open(path).await.expect("the file opens");
+            store.migrate().await.expect("the tables are made");
+            obey(store, policy).await;
+        }
+        None => {
+            let store = PostgresStore::connect(&url)
+                .await
+                .expect("the database answers");
+            store.migrate().await.expect("the tables are made");
+            obey(store, policy).await;
+        }
     }
 }
 
-async fn obey<St: DeliveryStore>(store: St, policy: LeasePolicy) {
+async fn obey<St: BookingStore>(store: St, policy: LeasePolicy) {
     let mut held: HashMap<String, Held> = HashMap::new();
     println!("ready");
     for line in std::io::stdin().lock().lines() {
@@ -66,7 +78,12 @@ async fn obey<St: DeliveryStore>(store: St, policy: LeasePolicy) {
             }
             ["release", key] => said(store.release(&held[key], Duration::ZERO).await),
             ["renew", key] => said(store.renew(&held[key]).await),
-            ["race", racers, key] => race(&store, policy, number(racers), key).await,
+            ["book", key] => said(book(&store, &held[key]).await),
+            ["race", racers, key] => {
+                let (answer, winner) = race(&store, policy, number(racers), key).await;
+                held.extend(winner.map(|winner| (key.to_owned(), winner)));
+                answer
+            }
             ["write", ms, writers] => {
                 let span = Duration::from_millis(number(ms) as u64);
                 write(&store, policy, span, number(writers)).await
@@ -77,12 +94,12 @@ async fn obey<St: DeliveryStore>(store: St, policy: LeasePolicy) {
     }
 }
 
-async fn race<St: DeliveryStore>(
+async fn race<St: BookingStore>(
     store: &St,
     policy: LeasePolicy,
     racers: usize,
     key: &str,
-) -> String {
+) -> (String, Option<Held>) {
     let line = Arc::new(Barrier::new(racers));
     let mut claims = JoinSet::new();
     for _ in 0..racers {
@@ -93,9 +110,13 @@ async fn race<St: DeliveryStore>(
         });
     }
     let (mut won, mut in_progress, mut completed, mut other, mut errors) = (0, 0, 0, 0, 0);
+    let mut winner = None;
     for outcome in claims.join_all().await {
         match outcome.as_ref().map(name) {
-            Ok("won") => won += 1,
+            Ok("won") => {
+                won += 1;
+                winner = outcome.ok().and_then(ClaimOutcome::won);
+            }
             Ok("in-progress") => in_progress += 1,
             Ok("completed") => completed += 1,
             Ok(_) => other += 1,
@@ -105,12 +126,20 @@ async fn race<St: DeliveryStore>(
             }
         }
     }
-    format!(
+    let answer = format!(
         "won={won} in-progress={in_progress} completed={completed} other={other} errors={errors}"
-    )
+    );
+    (answer, winner)
 }
 
-async fn write<St: DeliveryStore>(
+/// Without the fence that [`Lease::begin`] puts first, so that the commit is what finds out.
+async fn book<St: BookingStore>(store: &St, held: &Held) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    St::book(&mut tx, held.key.key()).await;
+    Lease::new(store.clone(), held.clone()).commit(tx).await
+}
+
+async fn write<St: BookingStore>(
     store: &St,
     policy: LeasePolicy,
     span: Duration,
@@ -148,7 +177,7 @@ async fn write<St: DeliveryStore>(
     )
 }
 
-async fn once<St: DeliveryStore>(store: &St, claim: Claim) -> Result<(), StoreError> {
+async fn once<St: BookingStore>(store: &St, claim: Claim) -> Result<(), StoreError> {
     let outcome = store.claim(claim).await?;
     let held = outcome.won().expect("nobody else has this key");
     store.complete(&held).await

@@ -49,8 +49,10 @@ async fn a_cluster_restarts_with_its_data_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_claimant_answers_orders_and_dies_with_its_parent() {
-    let mut claimant = Claimant::start("memory:", Duration::from_secs(30));
+fn a_claimant_answers_orders_and_can_be_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("hooks.db").display());
+    let mut claimant = Claimant::start(&url, Duration::from_secs(30));
     assert_eq!(claimant.ask("claim k"), "won 1 1 fresh");
     assert_eq!(
         claimant.ask("race 3 k"),

@@ -3,6 +3,11 @@
 mod a_signature;
 mod b_http;
 mod c_events;
+mod d_claim;
+mod e_lease;
+mod f_stores;
 mod frameworks;
 mod harness;
+mod stores;
 mod support;
+mod ui;
