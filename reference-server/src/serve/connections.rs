@@ -20,6 +20,10 @@ use crate::telemetry;
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// The most that an HTTP/1.1 connection reads ahead, its head included. hyper's own limit is 400 KiB: with as many
+/// connections as there may be, several times the memory that is set aside for payloads.
+const READ_BUFFER: usize = 64 * 1024;
+
 /// Serves HTTP/1.1 and HTTP/2 without TLS.
 pub(super) struct Connections {
     builder: auto::Builder<TokioExecutor>,
@@ -35,7 +39,8 @@ impl Connections {
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(header_timeout);
+            .header_read_timeout(header_timeout)
+            .max_buf_size(READ_BUFFER);
         builder
             .http2()
             .timer(TokioTimer::new())

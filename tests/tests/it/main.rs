@@ -8,6 +8,7 @@ mod e_lease;
 mod f_stores;
 mod frameworks;
 mod harness;
+mod server;
 mod statements;
 mod stores;
 mod support;
