@@ -132,3 +132,8 @@ pub use crate::store::{
     DeliveryStore, ListFilter, Retention, RetentionTooShort, Stats, TransactionalStore,
 };
 pub use crate::time::{Clock, SystemClock, Timestamp};
+
+/// The README's snippets are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

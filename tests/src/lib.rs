@@ -38,3 +38,8 @@ where
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// The README's snippets are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

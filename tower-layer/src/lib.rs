@@ -151,3 +151,8 @@ pub use crate::rejection::Rejection;
 pub use crate::route::{RouteBody, RouteFuture, WebhookRoute, WebhookRouteLayer};
 pub use crate::service::GithubWebhook;
 pub use crate::verdict::Verdict;
+
+/// The README's snippets are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

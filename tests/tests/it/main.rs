@@ -4,6 +4,7 @@ mod a_signature;
 mod b_http;
 mod c_events;
 mod d_claim;
+mod docs;
 mod e_lease;
 mod f_stores;
 mod frameworks;

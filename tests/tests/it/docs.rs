@@ -1,0 +1,62 @@
+//! What the pages say is so.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn the_readme_shows_the_axum_example_as_it_is() {
+    let example = read("tower-layer/examples/inline_axum.rs");
+    let shown = example.split("// [app]\n").nth(1).expect("it is marked");
+    assert!(read("README.md").contains(shown));
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for page in [
+        "README.md",
+        "core/README.md",
+        "core/docs/ARCHITECTURE.md",
+        "core/docs/duplicates-in-flight.md",
+        "core/docs/performance.md",
+        "core/docs/redis.md",
+        "core/docs/scale.md",
+        "reference-server/README.md",
+        "reference-server/docs/operations.md",
+        "tower-layer/README.md",
+    ] {
+        let here = Path::new(page).parent().expect("a page is in a directory");
+        for link in read(page).split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap_or_default();
+            if target.is_empty() || target.starts_with("https://") {
+                continue;
+            }
+            let there = root().join(here).join(target);
+            assert!(there.exists(), "{page} links to {target}");
+        }
+    }
+}
+
+#[test]
+fn the_code_map_names_every_module_of_the_libraries() {
+    let map = read("core/docs/ARCHITECTURE.md");
+    for crate_dir in ["core", "tower-layer", "reference-server"] {
+        for entry in std::fs::read_dir(root().join(crate_dir).join("src")).expect("it is there") {
+            let name = entry.expect("it can be read").file_name();
+            let name = name.to_str().expect("a name is text");
+            let named = map.contains(&format!("`{name}`")) || map.contains(&format!("`{name}/`"));
+            let plain = matches!(
+                name,
+                "lib.rs" | "main.rs" | "testing.rs" | "timetracking.rs"
+            );
+            assert!(named || plain, "the code map lacks {crate_dir}/src/{name}");
+        }
+    }
+}
