@@ -80,7 +80,7 @@ impl Queue {
         self.ask(|reply| Job::Settle(settle, reply)).await
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+    async fn ask<T: Answer>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.0
             .try_send(job(reply))
@@ -91,7 +91,65 @@ impl Queue {
                 ),
                 mpsc::error::TrySendError::Closed(_) => stopped(),
             })?;
-        answer.await.unwrap_or_else(|_| Err(stopped()))
+        let mut waiting = Waiting {
+            queue: self,
+            answer,
+        };
+        (&mut waiting.answer)
+            .await
+            .unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Hands a claim back of whom nobody learned. If that fails, its lease runs out.
+    fn release(&self, held: &Held) {
+        let (reply, _) = oneshot::channel();
+        let _ = self
+            .0
+            .try_send(Job::Settle(Settle::release(held, Duration::ZERO), reply));
+    }
+}
+
+/// A caller who waits for an answer.
+///
+/// One who goes away between the sending of the answer and its reading has a claim that nobody knows of: the sender
+/// has seen it delivered. It is handed back here.
+struct Waiting<'a, T: Answer> {
+    queue: &'a Queue,
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+}
+
+impl<T: Answer> Drop for Waiting<'_, T> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(unheard)) = self.answer.try_recv() {
+            for held in unheard.won() {
+                self.queue.release(&held);
+            }
+        }
+    }
+}
+
+/// What a caller may be told.
+trait Answer {
+    /// The claims that come with it.
+    fn won(self) -> Vec<Held>;
+}
+
+impl Answer for ClaimOutcome {
+    fn won(self) -> Vec<Held> {
+        Self::won(self).into_iter().collect()
+    }
+}
+
+impl Answer for Vec<ClaimOutcome> {
+    fn won(self) -> Vec<Held> {
+        self.into_iter().filter_map(ClaimOutcome::won).collect()
+    }
+}
+
+impl Answer for Settled {
+    fn won(self) -> Vec<Held> {
+        Vec::new()
     }
 }
 
@@ -148,6 +206,9 @@ impl Batch {
         let mut batch = Self::default();
         for job in jobs {
             match job {
+                // Whoever has gone while waiting wants nothing any more, and must not stand before those who do.
+                Job::Claim(_, reply) if reply.is_closed() => {}
+                Job::ClaimMany(_, reply) if reply.is_closed() => {}
                 Job::Claim(asked, reply) => {
                     batch.claims.push(asked);
                     batch.claimers.push(Claimer::One(reply));
@@ -173,34 +234,42 @@ impl Batch {
         &self.settles
     }
 
-    /// Hands out the answers, and returns the claims that were won for callers who have gone.
+    /// Hands out the answers, and returns the claims that were won for callers who cannot be told.
     #[must_use]
     pub(crate) fn answer(
         self,
-        claims: Result<Vec<ClaimOutcome>, StoreError>,
+        claims: Outcomes,
         settles: Result<Vec<Result<Settled, StoreError>>, StoreError>,
     ) -> Vec<Held> {
         let mut orphans = Vec::new();
-        let mut outcomes = claims.map(Vec::into_iter);
+        let mut outcomes = claims.into_iter();
         for claimer in self.claimers {
             match claimer {
                 Claimer::One(reply) => {
-                    let answer = match &mut outcomes {
-                        Ok(outcomes) => outcomes.next().ok_or_else(stopped),
-                        Err(error) => Err(error.clone()),
-                    };
+                    let answer = outcomes.next().unwrap_or_else(|| Err(stopped()));
                     if let Err(Ok(unheard)) = reply.send(answer) {
-                        orphans.extend(unheard.won());
+                        orphans.extend(Answer::won(unheard));
                     }
                 }
                 Claimer::Many(len, reply) => {
-                    let answer = match &mut outcomes {
-                        Ok(outcomes) => Ok(outcomes.take(len).collect()),
-                        Err(error) => Err(error.clone()),
+                    let mut told = Vec::with_capacity(len);
+                    let mut failed = None;
+                    for outcome in outcomes.by_ref().take(len) {
+                        match outcome {
+                            Ok(outcome) => told.push(outcome),
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                    let answer = match failed {
+                        None => Ok(told),
+                        // All or nothing is told, so that what was won is handed back.
+                        Some(error) => {
+                            orphans.extend(told.won());
+                            Err(error)
+                        }
                     };
                     if let Err(Ok(unheard)) = reply.send(answer) {
-                        let unheard: Vec<ClaimOutcome> = unheard;
-                        orphans.extend(unheard.into_iter().filter_map(ClaimOutcome::won));
+                        orphans.extend(unheard.won());
                     }
                 }
             }
@@ -218,6 +287,12 @@ impl Batch {
     }
 }
 
+/// The outcomes of claims, in their order. One that failed fails no other.
+pub(crate) type Outcomes = Vec<Result<ClaimOutcome, StoreError>>;
+
+/// What was found of each claim that went to the database.
+pub(crate) type Verdicts = Vec<Option<Result<Verdict, StoreError>>>;
+
 /// What a statement says of one requested key after it.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
@@ -234,10 +309,10 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn outcome(self, asked: &Asked, leader: &Claim) -> ClaimOutcome {
+    fn outcome(&self, asked: &Asked, leader: &Claim) -> ClaimOutcome {
         let claim = &asked.claim;
         let lease = leader.policy.lease;
-        match self {
+        match *self {
             Self::Row {
                 standing,
                 busy,
@@ -313,19 +388,14 @@ impl Plan {
     }
 
     /// The outcomes in the order of the claims, from the verdicts at the positions of those that went.
-    pub(crate) fn outcomes(
-        &self,
-        claims: &[Asked],
-        verdicts: &[Option<Verdict>],
-    ) -> Result<Vec<ClaimOutcome>, StoreError> {
-        let outcome = |(asked, &leader): (&Asked, &usize)| {
-            let verdict = verdicts[leader].ok_or_else(|| {
-                StoreError::new(
-                    StoreErrorKind::Corrupt,
-                    "the store gave no verdict on a claim",
-                )
-            })?;
-            Ok(verdict.outcome(asked, &claims[leader].claim))
+    pub(crate) fn outcomes(&self, claims: &[Asked], verdicts: &Verdicts) -> Outcomes {
+        let outcome = |(asked, &leader): (&Asked, &usize)| match &verdicts[leader] {
+            Some(Ok(verdict)) => Ok(verdict.outcome(asked, &claims[leader].claim)),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(StoreError::new(
+                StoreErrorKind::Corrupt,
+                "the store gave no verdict on a claim",
+            )),
         };
         claims.iter().zip(&self.leader_of).map(outcome).collect()
     }

@@ -7,7 +7,7 @@ use crate::delivery::{Delivery, DeliveryId, EventName};
 use crate::key::ClaimKey;
 use crate::record::{ClaimToken, ErrorClass, State};
 use crate::signature::Fingerprint;
-use crate::time::Timestamp;
+use crate::time::{LONGEST, Timestamp};
 
 /// The longest error text that a store keeps, in characters.
 const MAX_ERROR: usize = 2000;
@@ -32,18 +32,18 @@ impl LeasePolicy {
     /// The shortest lease: renewals need time to travel.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
 
-    /// How long a claim holds without a renewal: 30 s by default, [`MIN_LEASE`](Self::MIN_LEASE) at least. It is
+    /// How long a claim holds without a renewal: 30 s by default, [`MIN_LEASE`](Self::MIN_LEASE) at least, a year at most. It is
     /// renewed every third of that.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Self::MIN_LEASE);
+        self.lease = lease.clamp(Self::MIN_LEASE, LONGEST);
         self
     }
 
     /// How long a claim holds with renewals: 15 minutes by default. A handler that hangs cannot hold on for ever.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.max_hold = max_hold;
+        self.max_hold = max_hold.min(LONGEST);
         self
     }
 
@@ -264,7 +264,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure that may not happen again: another attempt is due after `delay`, if attempts are left.
+    /// A failure that may not happen again: another attempt is due after `delay` (a year at most), if attempts are left.
     ///
     /// [`Backoff`](crate::Backoff) computes the delay.
     #[must_use]
@@ -298,7 +298,7 @@ impl Failure {
         Self {
             class,
             message,
-            delay,
+            delay: delay.min(LONGEST),
         }
     }
 

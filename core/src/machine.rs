@@ -30,7 +30,7 @@ use std::time::Duration;
 use crate::claim::{Claim, ClaimKind, ClaimOutcome, Failed, Failure, Held, RetryGate};
 use crate::record::{ClaimToken, ErrorClass, Record, State};
 use crate::signature::Fingerprint;
-use crate::time::Timestamp;
+use crate::time::{LONGEST, Timestamp};
 
 /// How far in the future the begin of a lease may lie before the clock is known to have been set back.
 pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
@@ -304,7 +304,7 @@ pub fn release(
             next.attempts = next.attempts.saturating_sub(1);
             next.error_class = Some(ErrorClass::Released);
             next.last_error = None;
-            Ok(Some(waiting(next, now + delay)))
+            Ok(Some(waiting(next, now + delay.min(LONGEST))))
         }
         State::Failed if record.error_class == Some(ErrorClass::Released) => Ok(None),
         State::Failed | State::Received | State::Completed | State::Dead => Err(LeaseLost),

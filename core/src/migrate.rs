@@ -87,8 +87,23 @@ mod postgres {
         ///
         /// # Cancel safety
         ///
-        /// The step under way is rolled back.
+        /// The steps are applied all the same.
+        ///
+        /// # Panics
+        ///
+        /// Outside of a tokio runtime.
         pub async fn run_postgres(&self, pool: &PgPool) -> Result<usize, StoreError> {
+            let (migrations, pool) = (*self, pool.clone());
+            // In a task of its own: a caller who goes away must not leave a connection within a transaction behind.
+            tokio::spawn(async move { migrations.apply(&pool).await })
+                .await
+                .unwrap_or_else(|error| {
+                    let kind = crate::StoreErrorKind::Unavailable;
+                    Err(StoreError::new(kind, "the migrations were stopped").with_source(error))
+                })
+        }
+
+        async fn apply(&self, pool: &PgPool) -> Result<usize, StoreError> {
             let reach =
                 |error| unavailable("the database cannot be reached for its migrations", error);
             let mut connection = pool.acquire().await.map_err(reach)?;
@@ -101,7 +116,9 @@ mod postgres {
             }
             let mut applied = 0;
             loop {
-                let mut tx = sqlx::Connection::begin(&mut *connection)
+                // Another default would see the database as it was before the lock was waited for.
+                let begin = "begin isolation level read committed";
+                let mut tx = sqlx::Connection::begin_with(&mut *connection, begin)
                     .await
                     .map_err(reach)?;
                 sqlx::query("select pg_advisory_xact_lock($1)")

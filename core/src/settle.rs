@@ -7,7 +7,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::ClaimKey;
 use crate::machine::{self, LeaseLost};
 use crate::record::{ClaimToken, ErrorClass, Record, State};
-use crate::time::{Timestamp, micros};
+use crate::time::{LONGEST, Timestamp, micros};
 
 /// One write of an attempt.
 #[derive(Clone, Debug)]
@@ -50,6 +50,7 @@ impl Settle {
     }
 
     pub(crate) fn release(held: &Held, delay: Duration) -> Self {
+        let delay = delay.min(LONGEST);
         Self::new(held, Operation::Release { delay })
     }
 

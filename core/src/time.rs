@@ -73,6 +73,10 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
+/// The longest span that is written: longer ones are cut to it, so that no store is asked for an instant that it cannot
+/// hold.
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// A span in whole microseconds, saturating: what the stores write.
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)

@@ -70,7 +70,12 @@ where
         let mut renewals = pin!(renewer.renew());
         let mut handed_back = pin!(settings.drain.handed_back());
         let mut renewing = true;
+        let mut begun = false;
         poll_fn(|cx| {
+            // A shutdown that has run out of patience begins nothing new.
+            if !std::mem::replace(&mut begun, true) && handed_back.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
             if let Poll::Ready(result) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(result));
             }

@@ -23,7 +23,8 @@ current as materialized (
     c.now,
     d.state, d.claim_token, d.fence, d.attempts, d.lease_until, d.retry_at, d.error_class, d.fingerprint,
     case
-      when d.state = 1 then d.lease_until <= c.now or d.renewed_at > c.now + 1000000
+      when d.state = 1
+        then d.claim_token <> r.token and (d.lease_until <= c.now or d.renewed_at > c.now + 1000000)
       when d.state in (0, 3) then $10::boolean or d.retry_at <= c.now
       else false
     end

@@ -9,8 +9,10 @@ use sqlx::query::Query;
 use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Row as _};
 
 use super::{rows, unavailable};
-use crate::batch::{Asked, Batch, Pipeline, Plan, Terms, Verdict, pause, rounds};
-use crate::claim::{Claim, ClaimOutcome, RetryGate};
+use crate::batch::{
+    Asked, Batch, Outcomes, Pipeline, Plan, Terms, Verdict, Verdicts, pause, rounds,
+};
+use crate::claim::{Claim, RetryGate};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::ClaimKey;
 use crate::machine;
@@ -30,6 +32,13 @@ const RESENDS: u32 = 3;
 /// How long a connection may take to be opened.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long the database may say nothing before a connection is given up. A network that forgets a connection does not
+/// tell either side. Above the database's own limit for a statement.
+const SILENCE: Duration = Duration::from_secs(6);
+
+/// How many claims of one batch may wait in vain for a lock, one after another.
+const HELD_UP: u32 = 3;
+
 /// Settings of the connections that are the store's own.
 ///
 /// The plans of these statements are made once. Made on an empty table they would read the whole table for ever, hence
@@ -37,7 +46,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SETTINGS: &str = "set enable_seqscan = off; \
      set plan_cache_mode = force_generic_plan; \
      set lock_timeout = '500ms'; \
-     set statement_timeout = '15s'; \
+     set statement_timeout = '5s'; \
      set jit = off; \
      set default_transaction_isolation = 'read committed'";
 
@@ -45,6 +54,8 @@ pub(super) struct PgPipeline {
     options: Arc<PgConnectOptions>,
     clock: Option<Arc<dyn Clock>>,
     connection: Option<PgConnection>,
+    /// Whether the last statement was sent more than once.
+    resent: bool,
 }
 
 impl PgPipeline {
@@ -53,6 +64,7 @@ impl PgPipeline {
             options,
             clock,
             connection: None,
+            resent: false,
         }
     }
 
@@ -64,7 +76,7 @@ impl PgPipeline {
         };
         tokio::time::timeout(CONNECT_TIMEOUT, connect)
             .await
-            .unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
+            .unwrap_or_else(|_| Err(timed_out()))
     }
 
     /// Runs a statement, on a new connection where the old one is broken, and again where repeating helps.
@@ -75,66 +87,110 @@ impl PgPipeline {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let mut connection = match self.connection.take() {
-                Some(connection) => connection,
-                None => self.connect().await?,
+            self.resent = attempt > 1;
+            let error = match self.attempt(&statement).await {
+                Ok(rows) => return Ok(rows),
+                Err(error) => error,
             };
-            match statement().fetch_all(&mut connection).await {
-                Ok(rows) => {
-                    self.connection = Some(connection);
-                    return Ok(rows);
-                }
-                Err(error) if error.as_database_error().is_some() => {
-                    // The database is well and said no; the connection can go on, except after its shutdown.
-                    let code = super::code(&error);
-                    let shutdown = code.as_deref().is_some_and(|code| code.starts_with("57P"));
-                    if !shutdown {
-                        self.connection = Some(connection);
-                    }
-                    let passing = shutdown || matches!(code.as_deref(), Some("40001" | "40P01"));
-                    if !passing || attempt > RESENDS {
-                        return Err(error);
-                    }
-                }
-                // A broken connection says nothing about whether the statement took effect: it is sent again under
-                // the same tokens, and those that won before win again.
-                Err(error) if attempt > RESENDS => return Err(error),
-                Err(_) => drop(connection.close_hard().await),
+            let code = super::code(&error);
+            // What a broken connection did is not known: the statement is sent again under the same tokens.
+            let passing = code
+                .as_deref()
+                .is_none_or(|code| matches!(code, "40001" | "40P01") || code.starts_with("57P"));
+            if !passing || attempt > RESENDS {
+                return Err(error);
             }
             tokio::time::sleep(pause(attempt)).await;
         }
     }
 
-    async fn claims(&mut self, claims: &[Asked]) -> Result<Vec<ClaimOutcome>, StoreError> {
+    /// Runs a statement once. A connection that broke, or says nothing any more, is not used again.
+    async fn attempt(
+        &mut self,
+        statement: &impl Fn() -> Query<'static, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let answer = tokio::time::timeout(SILENCE, statement().fetch_all(&mut connection)).await;
+        let answer = answer.unwrap_or_else(|_| Err(timed_out()));
+        let lives = match &answer {
+            Ok(_) => true,
+            // The database is well and said no; after its shutdown the connection is of no use.
+            Err(error) => super::code(error).is_some_and(|code| !code.starts_with("57P")),
+        };
+        if lives {
+            self.connection = Some(connection);
+        } else {
+            let _ = tokio::time::timeout(CONNECT_TIMEOUT, connection.close_hard()).await;
+        }
+        answer
+    }
+
+    async fn claims(&mut self, claims: &[Asked]) -> Outcomes {
         let plan = Plan::new(claims);
-        let mut verdicts: Vec<Option<Verdict>> = vec![None; claims.len()];
+        let mut verdicts: Verdicts = vec![None; claims.len()];
         for (terms, group) in plan.by_terms(claims) {
-            match self.claim_group(claims, terms, &group, &mut verdicts).await {
-                Err(error) if is_held_up(&error) => {
-                    // Somebody inserts one of these keys in a transaction that takes its time. The others need not
-                    // wait for it.
-                    for at in group {
-                        let alone = self.claim_group(claims, terms, &[at], &mut verdicts).await;
-                        if alone.as_ref().is_err_and(is_held_up) {
-                            verdicts[at] = Some(Verdict::Outrun);
-                        } else {
-                            alone?;
-                        }
-                    }
+            let Err(error) = self.claim_group(claims, terms, &group, &mut verdicts).await else {
+                continue;
+            };
+            let mut patience = if is_held_up(&error) { HELD_UP } else { 0 };
+            for at in group {
+                if patience == 0 {
+                    verdicts[at] = Some(Err(error.clone()));
+                    continue;
                 }
-                done => done?,
+                // Somebody inserts one of these keys in a transaction that takes its time. The others need not wait
+                // for it. Many that wait are another matter: the table itself is locked.
+                if let Err(error) = self.claim_group(claims, terms, &[at], &mut verdicts).await {
+                    patience -= 1;
+                    verdicts[at] = Some(Err(error));
+                }
             }
         }
         plan.outcomes(claims, &verdicts)
     }
 
-    /// Claims under the same terms, in one statement.
+    /// Claims under the same terms. What was sent twice is looked at again where the second sending met the first.
     async fn claim_group(
         &mut self,
         claims: &[Asked],
         terms: Terms,
         group: &[usize],
-        verdicts: &mut [Option<Verdict>],
+        verdicts: &mut Verdicts,
+    ) -> Result<(), StoreError> {
+        self.claim_once(claims, terms, group, verdicts).await?;
+        let mut resent = self.resent;
+        for round in 1..=RESENDS {
+            let met: Vec<usize> = group
+                .iter()
+                .copied()
+                .filter(|&at| {
+                    let verdict = &verdicts[at];
+                    matches!(
+                        verdict,
+                        Some(Ok(Verdict::Outrun | Verdict::Row { busy: true, .. }))
+                    )
+                })
+                .collect();
+            if !resent || met.is_empty() {
+                break;
+            }
+            tokio::time::sleep(pause(round)).await;
+            self.claim_once(claims, terms, &met, verdicts).await?;
+            resent |= self.resent;
+        }
+        Ok(())
+    }
+
+    /// Claims under the same terms, in one statement.
+    async fn claim_once(
+        &mut self,
+        claims: &[Asked],
+        terms: Terms,
+        group: &[usize],
+        verdicts: &mut Verdicts,
     ) -> Result<(), StoreError> {
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros());
         let columns = Columns::new(group.iter().map(|&at| &claims[at].claim));
@@ -157,7 +213,7 @@ impl PgPipeline {
             .await
             .map_err(|error| unavailable("the claim could not be decided", error))?;
         for &at in group {
-            verdicts[at] = Some(Verdict::Outrun);
+            verdicts[at] = Some(Ok(Verdict::Outrun));
         }
         let by_token: HashMap<uuid::Uuid, usize> = columns
             .tokens
@@ -168,7 +224,7 @@ impl PgPipeline {
         for row in &rows {
             let token: uuid::Uuid = row.try_get("token").map_err(super::reading)?;
             let at = *by_token.get(&token).ok_or_else(rows::corrupt)?;
-            verdicts[at] = Some(read_verdict(row)?);
+            verdicts[at] = Some(read_verdict(row));
         }
         Ok(())
     }
@@ -231,7 +287,14 @@ impl PgPipeline {
                     "the connection to the database was lost",
                 )
             })?;
-            let records = rows::inspect(connection, &keys).await?;
+            let records = tokio::time::timeout(SILENCE, rows::inspect(connection, &keys));
+            let records = records
+                .await
+                .unwrap_or_else(|_| Err(super::reading(timed_out())));
+            if records.is_err() {
+                self.connection = None;
+            }
+            let records = records?;
             for (at, record) in unchanged.into_iter().zip(records) {
                 answers[at] = Some(settles[at].unchanged(record.as_ref()));
             }
@@ -241,6 +304,10 @@ impl PgPipeline {
             .map(|answer| answer.unwrap_or_else(|| Err(rows::corrupt())))
             .collect())
     }
+}
+
+fn timed_out() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
 /// Whether a statement gave up waiting for a lock.
@@ -280,7 +347,7 @@ fn read_change(settle: &Settle, row: &PgRow) -> Result<Settled, StoreError> {
 impl Pipeline for PgPipeline {
     async fn carry(&mut self, batch: Batch) {
         let claims = if batch.claims().is_empty() {
-            Ok(Vec::new())
+            Vec::new()
         } else {
             self.claims(batch.claims()).await
         };

@@ -28,7 +28,8 @@ on conflict (key, source) do update set
   last_error = iif(d.state = 1, ?6, d.last_error),
   attempts = d.attempts + (d.attempts < ?3)
 where case
-    when d.state = 1 then d.lease_until <= ?5 or d.renewed_at > ?5 + 1000000
+    when d.state = 1
+      then d.claim_token <> excluded.claim_token and (d.lease_until <= ?5 or d.renewed_at > ?5 + 1000000)
     when d.state in (0, 3) then ?4 or d.retry_at <= ?5
     else false
   end

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
-use sqlx::{Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Row as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::time::Instant;
 
 use super::{rows, unavailable};
-use crate::batch::{Asked, Batch, Pipeline, Plan, Verdict, pause, rounds};
-use crate::claim::{Claim, ClaimOutcome, RetryGate};
+use crate::batch::{Asked, Batch, Outcomes, Pipeline, Plan, Verdict, Verdicts, pause, rounds};
+use crate::claim::{Claim, RetryGate};
 use crate::error::StoreError;
 use crate::key::ClaimKey;
 use crate::machine;
@@ -34,6 +34,24 @@ pub(super) struct Turn {
     patience: Duration,
     /// Whether the store's own writer has it at the moment.
     writing: Arc<AtomicBool>,
+    /// Whether whoever has it waits for the file.
+    waiting: Arc<AtomicBool>,
+}
+
+/// A flag that is up until this is dropped.
+struct Raised(Arc<AtomicBool>);
+
+impl Raised {
+    fn new(flag: Arc<AtomicBool>) -> Self {
+        flag.store(true, Ordering::Release);
+        Self(flag)
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl Turn {
@@ -52,6 +70,7 @@ impl Turn {
             pool,
             patience,
             writing: Arc::default(),
+            waiting: Arc::default(),
         };
         // Switching a new file to WAL needs it for oneself for a moment, and does not wait for others by itself.
         turn.patiently(|pool| async move { pool.acquire().await.map(drop) })
@@ -62,7 +81,16 @@ impl Turn {
 
     /// Begins a transaction that may write, when its turn has come.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        self.patiently(|pool| async move { pool.begin_with("begin immediate").await })
+        let begin = |pool: SqlitePool| {
+            let waiting = Arc::clone(&self.waiting);
+            async move {
+                let connection = pool.acquire().await?;
+                // Whoever has the connection and waits for the file keeps no other process from writing.
+                let _waiting = Raised::new(waiting);
+                Transaction::begin(connection, Some("begin immediate".into_sql_str())).await
+            }
+        };
+        self.patiently(begin)
             .await
             .map_err(|error| unavailable("no transaction could be begun", error))
     }
@@ -90,6 +118,7 @@ impl Turn {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             if !self.writing.load(Ordering::Acquire)
+                && !self.waiting.load(Ordering::Acquire)
                 && self.pool.size() == 1
                 && self.pool.num_idle() == 0
             {
@@ -114,7 +143,7 @@ pub(super) struct Writer {
     clock: Arc<dyn Clock>,
 }
 
-type Answers = (Vec<ClaimOutcome>, Vec<Result<Settled, StoreError>>);
+type Answers = (Outcomes, Vec<Result<Settled, StoreError>>);
 
 impl Writer {
     pub(super) fn new(turn: Turn, clock: Arc<dyn Clock>) -> Self {
@@ -123,27 +152,26 @@ impl Writer {
 
     async fn write(&self, claims: &[Asked], settles: &[Settle]) -> Result<Answers, StoreError> {
         let mut tx = self.turn.begin().await?;
-        self.turn.writing.store(true, Ordering::Release);
-        let written = async {
-            let now = self.clock.now();
-            let claims = claim(&mut tx, claims, now).await?;
-            let settles = settle(&mut tx, settles, now).await?;
-            tx.commit()
-                .await
-                .map_err(|error| unavailable("the batch could not be committed", error))?;
-            Ok((claims, settles))
-        }
-        .await;
-        self.turn.writing.store(false, Ordering::Release);
-        written
+        let _writing = Raised::new(Arc::clone(&self.turn.writing));
+        let now = self.clock.now();
+        // Settlements first: a renewal that waited behind a long transaction is not to find its lease taken over.
+        let settles = settle(&mut tx, settles, now).await?;
+        let claims = claim(&mut tx, claims, now).await?;
+        tx.commit()
+            .await
+            .map_err(|error| unavailable("the batch could not be committed", error))?;
+        Ok((claims, settles))
     }
 }
 
 impl Pipeline for Writer {
     async fn carry(&mut self, batch: Batch) {
         let (claims, settles) = match self.write(batch.claims(), batch.settles()).await {
-            Ok((claims, settles)) => (Ok(claims), Ok(settles)),
-            Err(error) => (Err(error.clone()), Err(error)),
+            Ok((claims, settles)) => (claims, Ok(settles)),
+            Err(error) => (
+                batch.claims().iter().map(|_| Err(error.clone())).collect(),
+                Err(error),
+            ),
         };
         let orphans = batch.answer(claims, settles);
         if !orphans.is_empty() {
@@ -161,13 +189,13 @@ async fn claim(
     connection: &mut SqliteConnection,
     claims: &[Asked],
     now: Timestamp,
-) -> Result<Vec<ClaimOutcome>, StoreError> {
+) -> Result<Outcomes, StoreError> {
     if claims.is_empty() {
         return Ok(Vec::new());
     }
     let failed = |error| unavailable("the claim could not be decided", error);
     let plan = Plan::new(claims);
-    let mut verdicts: Vec<Option<Verdict>> = vec![None; claims.len()];
+    let mut verdicts: Verdicts = vec![None; claims.len()];
     for (terms, group) in plan.by_terms(claims) {
         let wanted: Vec<_> = group
             .iter()
@@ -190,11 +218,12 @@ async fn claim(
         let mut take = |rows: &[SqliteRow]| -> Result<(), StoreError> {
             for row in rows {
                 let at = *positions.get(&rows::name(row)?).ok_or_else(rows::corrupt)?;
-                verdicts[at] = Some(Verdict::Row {
-                    standing: rows::standing(row)?,
+                let standing = rows::standing(row);
+                verdicts[at] = Some(standing.map(|standing| Verdict::Row {
+                    standing,
                     busy: false,
                     now,
-                });
+                }));
             }
             Ok(())
         };
@@ -213,7 +242,7 @@ async fn claim(
             take(&standing)?;
         }
     }
-    plan.outcomes(claims, &verdicts)
+    Ok(plan.outcomes(claims, &verdicts))
 }
 
 async fn settle(

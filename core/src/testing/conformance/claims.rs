@@ -1,3 +1,5 @@
+use std::future::Future;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::{Bench, LEASE, assert_lost, begin_and_drop};
@@ -84,6 +86,24 @@ pub(super) async fn resent<St: DeliveryStore>(bench: &Bench<'_, St>) {
         (again.token, again.fence, again.attempt)
     );
     assert_eq!(bench.row("a").await, before);
+    // Nor does its own lease that has run out meanwhile make it another claim.
+    let claim = bench.ask("b");
+    let first = bench
+        .store
+        .claim(claim.clone())
+        .await
+        .expect("decided")
+        .won()
+        .expect("won");
+    bench.clock.advance(LEASE);
+    let again = bench
+        .store
+        .claim(claim)
+        .await
+        .expect("decided")
+        .won()
+        .expect("won again");
+    assert_eq!((first.token, first.fence), (again.token, again.fence));
 }
 
 pub(super) async fn completed<St: DeliveryStore>(bench: &Bench<'_, St>) {
@@ -451,7 +471,27 @@ pub(super) async fn race<St: DeliveryStore>(bench: &Bench<'_, St>) {
 pub(super) async fn abandoned<St: DeliveryStore>(bench: &Bench<'_, St>) {
     begin_and_drop(bench.store.claim(bench.ask("a"))).await;
     begin_and_drop(bench.store.claim_many(vec![bench.ask("b"), bench.ask("c")])).await;
-    for name in ["a", "b", "c"] {
+    // Gone after the claim was decided, and before the caller looked.
+    let mut unread = Box::pin(bench.store.claim(bench.ask("d")));
+    let first = std::future::poll_fn(|context| Poll::Ready(unread.as_mut().poll(context))).await;
+    let is_told_at_once = first.is_ready();
+    let mut looks = 0;
+    while !is_told_at_once
+        && bench
+            .store
+            .inspect(&bench.key("d"))
+            .await
+            .expect("read")
+            .is_none()
+    {
+        looks += 1;
+        assert!(looks < 1000, "the claim is never decided");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // The answer follows the row within moments.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(unread);
+    for name in ["a", "b", "c", "d"] {
         // A store whose claims are done when first polled has told its caller; a lease ends such a claim.
         let mut tries = 0;
         loop {
@@ -460,7 +500,7 @@ pub(super) async fn abandoned<St: DeliveryStore>(bench: &Bench<'_, St>) {
                 break;
             }
             tries += 1;
-            if tries == 100 {
+            if tries == 100 && is_told_at_once {
                 bench.clock.advance(LEASE);
             }
             assert!(tries < 200, "{name} is stuck");
