@@ -32,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(super) struct Turn {
     pool: SqlitePool,
     patience: Duration,
-    /// Whether the store's own writer has it at the moment.
-    writing: Arc<AtomicBool>,
+    /// Whether a handler's transaction has it at the moment.
+    with_handler: Arc<AtomicBool>,
 }
 
 impl Turn {
@@ -41,8 +41,20 @@ impl Turn {
         options: SqliteConnectOptions,
         patience: Duration,
     ) -> Result<Self, StoreError> {
+        let with_handler = Arc::new(AtomicBool::new(false));
+        let is_free = Arc::clone(&with_handler);
+        let is_new = Arc::clone(&with_handler);
         let pool = SqlitePoolOptions::new()
             .max_connections(1)
+            .after_release(move |_, _| {
+                is_free.store(false, Ordering::Release);
+                Box::pin(async { Ok(true) })
+            })
+            // One that broke is never released.
+            .after_connect(move |_, _| {
+                is_new.store(false, Ordering::Release);
+                Box::pin(async { Ok(()) })
+            })
             .acquire_timeout(patience)
             .idle_timeout(None)
             .max_lifetime(None)
@@ -51,7 +63,7 @@ impl Turn {
         let turn = Self {
             pool,
             patience,
-            writing: Arc::default(),
+            with_handler,
         };
         // Switching a new file to WAL needs it for oneself for a moment, and does not wait for others by itself.
         turn.patiently(|pool| async move { pool.acquire().await.map(drop) })
@@ -65,6 +77,15 @@ impl Turn {
         self.patiently(|pool| async move { pool.begin_with("begin immediate").await })
             .await
             .map_err(|error| unavailable("no transaction could be begun", error))
+    }
+
+    /// The same for a handler, who may keep it for as long as it works.
+    pub(super) async fn begin_for_handler(
+        &self,
+    ) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        let tx = self.begin().await?;
+        self.with_handler.store(true, Ordering::Release);
+        Ok(tx)
     }
 
     /// Another process may hold the file for longer than SQLite waits, and SQLite serves those who wait in no order.
@@ -89,10 +110,7 @@ impl Turn {
     pub(super) async fn is_with_a_handler(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            if !self.writing.load(Ordering::Acquire)
-                && self.pool.size() == 1
-                && self.pool.num_idle() == 0
-            {
+            if self.with_handler.load(Ordering::Acquire) {
                 return;
             }
         }
@@ -123,19 +141,13 @@ impl Writer {
 
     async fn write(&self, claims: &[Asked], settles: &[Settle]) -> Result<Answers, StoreError> {
         let mut tx = self.turn.begin().await?;
-        self.turn.writing.store(true, Ordering::Release);
-        let written = async {
-            let now = self.clock.now();
-            let claims = claim(&mut tx, claims, now).await?;
-            let settles = settle(&mut tx, settles, now).await?;
-            tx.commit()
-                .await
-                .map_err(|error| unavailable("the batch could not be committed", error))?;
-            Ok((claims, settles))
-        }
-        .await;
-        self.turn.writing.store(false, Ordering::Release);
-        written
+        let now = self.clock.now();
+        let claims = claim(&mut tx, claims, now).await?;
+        let settles = settle(&mut tx, settles, now).await?;
+        tx.commit()
+            .await
+            .map_err(|error| unavailable("the batch could not be committed", error))?;
+        Ok((claims, settles))
     }
 }
 
