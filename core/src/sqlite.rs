@@ -292,7 +292,7 @@ impl TransactionalStore for SqliteStore {
     async fn begin(&self) -> Result<Self::Tx, StoreError> {
         let turn = self.turn.clone();
         // In a task of its own: a caller who goes away half-way must not leave the connection within a transaction.
-        match tokio::spawn(async move { turn.begin().await }).await {
+        match tokio::spawn(async move { turn.begin_for_handler().await }).await {
             Ok(begun) => begun,
             Err(error) => Err(StoreError::new(
                 StoreErrorKind::Unavailable,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
-use sqlx::{Row as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::time::Instant;
 
 use super::{rows, unavailable};
@@ -32,26 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(super) struct Turn {
     pool: SqlitePool,
     patience: Duration,
-    /// Whether the store's own writer has it at the moment.
-    writing: Arc<AtomicBool>,
-    /// Whether whoever has it waits for the file.
-    waiting: Arc<AtomicBool>,
-}
-
-/// A flag that is up until this is dropped.
-struct Raised(Arc<AtomicBool>);
-
-impl Raised {
-    fn new(flag: Arc<AtomicBool>) -> Self {
-        flag.store(true, Ordering::Release);
-        Self(flag)
-    }
-}
-
-impl Drop for Raised {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
+    /// Whether a handler's transaction has it at the moment.
+    with_handler: Arc<AtomicBool>,
 }
 
 impl Turn {
@@ -59,8 +41,20 @@ impl Turn {
         options: SqliteConnectOptions,
         patience: Duration,
     ) -> Result<Self, StoreError> {
+        let with_handler = Arc::new(AtomicBool::new(false));
+        let is_free = Arc::clone(&with_handler);
+        let is_new = Arc::clone(&with_handler);
         let pool = SqlitePoolOptions::new()
             .max_connections(1)
+            .after_release(move |_, _| {
+                is_free.store(false, Ordering::Release);
+                Box::pin(async { Ok(true) })
+            })
+            // One that broke is never released.
+            .after_connect(move |_, _| {
+                is_new.store(false, Ordering::Release);
+                Box::pin(async { Ok(()) })
+            })
             .acquire_timeout(patience)
             .idle_timeout(None)
             .max_lifetime(None)
@@ -69,8 +63,7 @@ impl Turn {
         let turn = Self {
             pool,
             patience,
-            writing: Arc::default(),
-            waiting: Arc::default(),
+            with_handler,
         };
         // Switching a new file to WAL needs it for oneself for a moment, and does not wait for others by itself.
         turn.patiently(|pool| async move { pool.acquire().await.map(drop) })
@@ -81,18 +74,18 @@ impl Turn {
 
     /// Begins a transaction that may write, when its turn has come.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        let begin = |pool: SqlitePool| {
-            let waiting = Arc::clone(&self.waiting);
-            async move {
-                let connection = pool.acquire().await?;
-                // Whoever has the connection and waits for the file keeps no other process from writing.
-                let _waiting = Raised::new(waiting);
-                Transaction::begin(connection, Some("begin immediate".into_sql_str())).await
-            }
-        };
-        self.patiently(begin)
+        self.patiently(|pool| async move { pool.begin_with("begin immediate").await })
             .await
             .map_err(|error| unavailable("no transaction could be begun", error))
+    }
+
+    /// The same for a handler, who may keep it for as long as it works.
+    pub(super) async fn begin_for_handler(
+        &self,
+    ) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        let tx = self.begin().await?;
+        self.with_handler.store(true, Ordering::Release);
+        Ok(tx)
     }
 
     /// Another process may hold the file for longer than SQLite waits, and SQLite serves those who wait in no order.
@@ -117,11 +110,7 @@ impl Turn {
     pub(super) async fn is_with_a_handler(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            if !self.writing.load(Ordering::Acquire)
-                && !self.waiting.load(Ordering::Acquire)
-                && self.pool.size() == 1
-                && self.pool.num_idle() == 0
-            {
+            if self.with_handler.load(Ordering::Acquire) {
                 return;
             }
         }
@@ -152,7 +141,6 @@ impl Writer {
 
     async fn write(&self, claims: &[Asked], settles: &[Settle]) -> Result<Answers, StoreError> {
         let mut tx = self.turn.begin().await?;
-        let _writing = Raised::new(Arc::clone(&self.turn.writing));
         let now = self.clock.now();
         // Settlements first: a renewal that waited behind a long transaction is not to find its lease taken over.
         let settles = settle(&mut tx, settles, now).await?;

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use sqlx::{Connection, Executor};
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt};
 
 use hookclaim::{
-    ClaimOutcome, ClaimToken, DeliveryStore, Failure, Held, LeasePolicy, State, StoreErrorKind,
+    ClaimOutcome, ClaimToken, DeliveryStore, Failure, Held, LeasePolicy, Renewal, State,
+    StoreErrorKind, TransactionalStore,
 };
 use hookclaim_tests::booking::BookingStore;
 use hookclaim_tests::http::{RawConnection, guid};
@@ -220,6 +222,43 @@ async fn a_clock_that_jumps_back_leaves_nothing_stuck<St: DeliveryStore>(bench: 
         let held = outcome.won().unwrap_or_else(|| panic!("{name} is stuck"));
         store.complete(&held).await.unwrap();
     }
+}
+
+// E1: only the handler's own transaction is a reason not to renew; waiting for another process is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_waits_for_another_process_is_not_taken_for_busy() {
+    let bench = crate::stores::real::sqlite().await;
+    let held = bench
+        .store
+        .claim(claim("k", LeasePolicy::default()))
+        .await
+        .unwrap();
+    let held = held.won().unwrap();
+    let options: sqlx::sqlite::SqliteConnectOptions = bench.url.parse().unwrap();
+    let mut other = sqlx::SqliteConnection::connect_with(&options)
+        .await
+        .unwrap();
+    other.execute("begin immediate").await.unwrap();
+    let renewal = tokio::spawn({
+        let (store, held) = (bench.store.clone(), held.clone());
+        async move { store.renew(&held).await }
+    });
+    // Long enough to be taken for somebody's transaction, if it ever is.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    other.execute("rollback").await.unwrap();
+    let renewal = renewal.await.unwrap().unwrap();
+    assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
+
+    // The handler's own is.
+    let tx = bench.store.begin().await.unwrap();
+    assert_eq!(bench.store.renew(&held).await.unwrap(), Renewal::Busy);
+    bench.store.rollback(tx).await;
+    // The connection is handed back in the background.
+    eventually("it is renewed again", || async {
+        let renewal = bench.store.renew(&held).await.unwrap();
+        matches!(renewal, Renewal::Renewed { .. }).then_some(())
+    })
+    .await;
 }
 
 // E3: leases are judged by the database alone, so that a replica's own clock cannot matter.

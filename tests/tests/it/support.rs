@@ -22,15 +22,18 @@ use hookclaim::{
     Attempt, ClaimKey, Delivery, DeliveryId, DeliveryStore, Lease, ListFilter, MemoryStore, Record,
     SecretSet, Source,
 };
+use hookclaim_tests::DEADLINE;
 use hookclaim_tests::http::{Answer, Client, Signed, signed};
 use tower_hookclaim::{GithubWebhookLayer, WebhookRoute};
 
 pub(crate) const SECRET: &str = "It's a Secret to Everybody";
 
-/// A layer with [`SECRET`] around `store`.
+/// A layer with [`SECRET`] around `store`, patient: hashing without optimization is slow on a busy machine.
 pub(crate) fn layer<St: Clone>(store: &St) -> GithubWebhookLayer<St> {
     let secrets = SecretSet::single(SECRET).expect("the secret is one");
     GithubWebhookLayer::new(secrets, store.clone())
+        .body_timeout(DEADLINE)
+        .ack_after(DEADLINE)
 }
 
 /// A delivery signed with [`SECRET`].
