@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hookclaim::{PostgresStore, SqliteStore};
 use secrecy::{ExposeSecret, SecretString};
+use sqlx::postgres::PgConnectOptions;
 
 use crate::error::{Context as _, Error};
 
@@ -39,7 +40,14 @@ impl Database {
             };
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            return Ok(Self::Postgres(url.into()));
+            return match url.parse::<PgConnectOptions>() {
+                Ok(_) => Ok(Self::Postgres(url.into())),
+                Err(_) => Err(
+                    "this Postgres URL cannot be read; write postgres://user:password@host:5432/database, and encode \
+                     what is not a letter or a digit in the password, such as %40 for @"
+                        .to_owned(),
+                ),
+            };
         }
         Err(
             "this is not a database URL; write sqlite:FILE, or postgres://user:password@host/database"
@@ -137,6 +145,7 @@ mod tests {
             "sqlite::memory:",
             "sqlite:x?mode=ro",
             "mysql://u:hunter2@h",
+            "postgres://u:hunter2@h:port/d",
         ];
         for url in urls {
             let problem = Database::parse(url).unwrap_err();

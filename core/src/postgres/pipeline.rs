@@ -45,7 +45,7 @@ const HELD_UP: u32 = 3;
 /// no sequential scans; and planning a claim costs more than running it, hence the generic plan.
 const SETTINGS: &str = "set enable_seqscan = off; \
      set plan_cache_mode = force_generic_plan; \
-     set lock_timeout = '500ms'; \
+     set lock_timeout = '1s'; \
      set statement_timeout = '5s'; \
      set jit = off; \
      set default_transaction_isolation = 'read committed'";

@@ -77,10 +77,17 @@ impl Settings {
             };
             let raw = matches.get_raw(arg.get_id().as_str());
             if let Some(value) = raw.and_then(|mut values| values.next_back()) {
-                let value = value.to_string_lossy().into_owned();
-                settings
-                    .given
-                    .insert(name.to_owned(), Setting { value, origin });
+                match value.to_str() {
+                    Some(value) => {
+                        let value = value.to_owned();
+                        let setting = Setting { value, origin };
+                        settings.given.insert(name.to_owned(), setting);
+                    }
+                    // Read as something like it, a secret would be another secret.
+                    None => settings
+                        .problems
+                        .push(format!("{origin} is not UTF-8; write it anew")),
+                }
             }
         }
         settings

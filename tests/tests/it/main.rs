@@ -9,6 +9,7 @@ mod e_lease;
 mod f_stores;
 mod frameworks;
 mod harness;
+mod held_up;
 mod server;
 mod statements;
 mod stores;
