@@ -13,7 +13,11 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::claim::{Claim, ClaimOutcome, Held, LeasePolicy, RetryGate};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::inbox::{Acquire, Acquisition, EnqueueOutcome};
+use crate::key::ClaimKey;
 use crate::machine::{self, Standing};
+use crate::record::ClaimToken;
+use crate::request::StoredRequest;
 use crate::settle::{Settle, Settled};
 use crate::time::Timestamp;
 
@@ -29,7 +33,23 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(crate) enum Job {
     Claim(Asked, Reply<ClaimOutcome>),
     ClaimMany(Vec<Asked>, Reply<Vec<ClaimOutcome>>),
+    Enqueue(Asked, Reply<EnqueueOutcome>),
+    Acquire(Taking, Reply<Acquisition>),
+    Keep(Keep, Reply<()>),
     Settle(Settle, Reply<Settled>),
+}
+
+/// A request for due deliveries, and an instant before it was sent.
+pub(crate) struct Taking {
+    pub(crate) acquire: Acquire,
+    pub(crate) sent: Instant,
+}
+
+/// A payload on its way to the claim that it belongs to.
+pub(crate) struct Keep {
+    pub(crate) key: ClaimKey,
+    pub(crate) token: ClaimToken,
+    pub(crate) request: StoredRequest,
 }
 
 /// A claim, and an instant before it was sent.
@@ -74,6 +94,27 @@ impl Queue {
     ) -> Result<Vec<ClaimOutcome>, StoreError> {
         let asked = claims.into_iter().map(Asked::now).collect();
         self.ask(|reply| Job::ClaimMany(asked, reply)).await
+    }
+
+    /// Stores a claim for later; it has what is kept of its request.
+    pub(crate) async fn enqueue(&self, claim: Claim) -> Result<EnqueueOutcome, StoreError> {
+        let asked = Asked::now(claim);
+        self.ask(|reply| Job::Enqueue(asked, reply)).await
+    }
+
+    pub(crate) async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
+        let sent = Instant::now();
+        self.ask(|reply| Job::Acquire(Taking { acquire, sent }, reply))
+            .await
+    }
+
+    pub(crate) async fn keep(&self, held: &Held, request: StoredRequest) -> Result<(), StoreError> {
+        let keep = Keep {
+            key: held.key.clone(),
+            token: held.token,
+            request,
+        };
+        self.ask(|reply| Job::Keep(keep, reply)).await
     }
 
     pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, StoreError> {
@@ -147,11 +188,24 @@ impl Answer for Vec<ClaimOutcome> {
     }
 }
 
-impl Answer for Settled {
+impl Answer for Acquisition {
     fn won(self) -> Vec<Held> {
-        Vec::new()
+        let started = self.started.into_iter();
+        started.map(|acquired| acquired.held).collect()
     }
 }
+
+/// Answers with which no claim comes.
+macro_rules! wins_nothing {
+    ($($answer:ty),*) => {
+        $(impl Answer for $answer {
+            fn won(self) -> Vec<Held> {
+                Vec::new()
+            }
+        })*
+    };
+}
+wins_nothing!(Settled, EnqueueOutcome, ());
 
 fn stopped() -> StoreError {
     StoreError::new(
@@ -192,6 +246,10 @@ async fn drive<P: Pipeline>(mut pipeline: P, queue: Arc<Mutex<mpsc::Receiver<Job
 pub(crate) struct Batch {
     claims: Vec<Asked>,
     claimers: Vec<Claimer>,
+    acquires: Vec<Taking>,
+    acquirers: Vec<Reply<Acquisition>>,
+    keeps: Vec<Keep>,
+    keepers: Vec<Reply<()>>,
     settles: Vec<Settle>,
     settlers: Vec<Reply<Settled>>,
 }
@@ -199,6 +257,30 @@ pub(crate) struct Batch {
 enum Claimer {
     One(Reply<ClaimOutcome>),
     Many(usize, Reply<Vec<ClaimOutcome>>),
+    Store(Reply<EnqueueOutcome>),
+}
+
+/// The answers to a batch, each kind in the order of its jobs. A kind that failed as a whole has one error.
+pub(crate) struct Answers {
+    pub(crate) claims: Outcomes,
+    pub(crate) acquires: Vec<Result<Acquisition, StoreError>>,
+    pub(crate) keeps: Vec<Result<(), StoreError>>,
+    pub(crate) settles: Vec<Result<Settled, StoreError>>,
+}
+
+impl Answers {
+    /// Nothing of the batch was done.
+    pub(crate) fn failed(batch: &Batch, error: &StoreError) -> Self {
+        fn each<T, A>(jobs: &[T], error: &StoreError) -> Vec<Result<A, StoreError>> {
+            jobs.iter().map(|_| Err(error.clone())).collect()
+        }
+        Self {
+            claims: each(&batch.claims, error),
+            acquires: each(&batch.acquires, error),
+            keeps: each(&batch.keeps, error),
+            settles: each(&batch.settles, error),
+        }
+    }
 }
 
 impl Batch {
@@ -209,6 +291,8 @@ impl Batch {
                 // Whoever has gone while waiting wants nothing any more, and must not stand before those who do.
                 Job::Claim(_, reply) if reply.is_closed() => {}
                 Job::ClaimMany(_, reply) if reply.is_closed() => {}
+                Job::Enqueue(_, reply) if reply.is_closed() => {}
+                Job::Acquire(_, reply) if reply.is_closed() => {}
                 Job::Claim(asked, reply) => {
                     batch.claims.push(asked);
                     batch.claimers.push(Claimer::One(reply));
@@ -216,6 +300,18 @@ impl Batch {
                 Job::ClaimMany(asked, reply) => {
                     batch.claimers.push(Claimer::Many(asked.len(), reply));
                     batch.claims.extend(asked);
+                }
+                Job::Enqueue(asked, reply) => {
+                    batch.claims.push(asked);
+                    batch.claimers.push(Claimer::Store(reply));
+                }
+                Job::Acquire(taking, reply) => {
+                    batch.acquires.push(taking);
+                    batch.acquirers.push(reply);
+                }
+                Job::Keep(keep, reply) => {
+                    batch.keeps.push(keep);
+                    batch.keepers.push(reply);
                 }
                 Job::Settle(settle, reply) => {
                     batch.settles.push(settle);
@@ -230,32 +326,42 @@ impl Batch {
         &self.claims
     }
 
+    pub(crate) fn acquires(&self) -> &[Taking] {
+        &self.acquires
+    }
+
+    pub(crate) fn keeps(&self) -> &[Keep] {
+        &self.keeps
+    }
+
     pub(crate) fn settles(&self) -> &[Settle] {
         &self.settles
     }
 
     /// Hands out the answers, and returns the claims that were won for callers who cannot be told.
     #[must_use]
-    pub(crate) fn answer(
-        self,
-        claims: Outcomes,
-        settles: Result<Vec<Result<Settled, StoreError>>, StoreError>,
-    ) -> Vec<Held> {
+    pub(crate) fn answer(self, answers: Answers) -> Vec<Held> {
         let mut orphans = Vec::new();
-        let mut outcomes = claims.into_iter();
+        let mut outcomes = answers.claims.into_iter();
         for claimer in self.claimers {
             match claimer {
                 Claimer::One(reply) => {
                     let answer = outcomes.next().unwrap_or_else(|| Err(stopped()));
+                    let answer = answer.and_then(Decided::claimed);
                     if let Err(Ok(unheard)) = reply.send(answer) {
                         orphans.extend(Answer::won(unheard));
                     }
+                }
+                Claimer::Store(reply) => {
+                    let answer = outcomes.next().unwrap_or_else(|| Err(stopped()));
+                    // Whoever has gone leaves a delivery that is stored: it runs.
+                    let _ = reply.send(answer.and_then(Decided::stored));
                 }
                 Claimer::Many(len, reply) => {
                     let mut told = Vec::with_capacity(len);
                     let mut failed = None;
                     for outcome in outcomes.by_ref().take(len) {
-                        match outcome {
+                        match outcome.and_then(Decided::claimed) {
                             Ok(outcome) => told.push(outcome),
                             Err(error) => failed = Some(error),
                         }
@@ -274,12 +380,15 @@ impl Batch {
                 }
             }
         }
-        let mut settles = settles.map(Vec::into_iter);
-        for reply in self.settlers {
-            let answer = match &mut settles {
-                Ok(settles) => settles.next().unwrap_or_else(|| Err(stopped())),
-                Err(error) => Err(error.clone()),
-            };
+        for (reply, answer) in self.acquirers.into_iter().zip(answers.acquires) {
+            if let Err(Ok(unheard)) = reply.send(answer) {
+                orphans.extend(unheard.won());
+            }
+        }
+        for (reply, answer) in self.keepers.into_iter().zip(answers.keeps) {
+            let _ = reply.send(answer);
+        }
+        for (reply, answer) in self.settlers.into_iter().zip(answers.settles) {
             // Nobody waits for a renewal whose handler is done.
             let _ = reply.send(answer);
         }
@@ -287,8 +396,40 @@ impl Batch {
     }
 }
 
+/// What was decided on a claim.
+#[derive(Debug)]
+pub(crate) enum Decided {
+    /// One that was to begin.
+    Claimed(ClaimOutcome),
+    /// One that was to be stored for later.
+    Stored(EnqueueOutcome),
+}
+
+impl Decided {
+    fn claimed(self) -> Result<ClaimOutcome, StoreError> {
+        match self {
+            Self::Claimed(outcome) => Ok(outcome),
+            Self::Stored(_) => Err(mixed_up()),
+        }
+    }
+
+    fn stored(self) -> Result<EnqueueOutcome, StoreError> {
+        match self {
+            Self::Stored(outcome) => Ok(outcome),
+            Self::Claimed(_) => Err(mixed_up()),
+        }
+    }
+}
+
+fn mixed_up() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Corrupt,
+        "the store answered another operation than was asked",
+    )
+}
+
 /// The outcomes of claims, in their order. One that failed fails no other.
-pub(crate) type Outcomes = Vec<Result<ClaimOutcome, StoreError>>;
+pub(crate) type Outcomes = Vec<Result<Decided, StoreError>>;
 
 /// What was found of each claim that went to the database.
 pub(crate) type Verdicts = Vec<Option<Result<Verdict, StoreError>>>;
@@ -309,21 +450,30 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn outcome(&self, asked: &Asked, leader: &Claim) -> ClaimOutcome {
+    fn outcome(&self, asked: &Asked, leader: &Claim) -> Decided {
         let claim = &asked.claim;
-        let lease = leader.policy.lease;
-        match *self {
+        let (standing, busy, now) = match *self {
             Self::Row {
                 standing,
                 busy,
                 now,
-            } => machine::outcome(standing, claim, busy, now, asked.sent),
-            Self::Outrun => ClaimOutcome::InProgress { lease_left: lease },
+            } => (standing, busy, now),
             Self::Fresh => {
                 let now = Timestamp::from_micros(0);
-                let standing = Standing::fresh(leader, now);
-                machine::outcome(standing, claim, false, now, asked.sent)
+                (Standing::fresh(leader, now), false, now)
             }
+            Self::Outrun if claim.kept.is_some() => {
+                return Decided::Stored(EnqueueOutcome::InProgress);
+            }
+            Self::Outrun => {
+                let lease_left = leader.policy.lease;
+                return Decided::Claimed(ClaimOutcome::InProgress { lease_left });
+            }
+        };
+        if claim.kept.is_some() {
+            Decided::Stored(machine::stored(standing, claim, busy, now))
+        } else {
+            Decided::Claimed(machine::outcome(standing, claim, busy, now, asked.sent))
         }
     }
 }
@@ -344,7 +494,12 @@ pub(crate) struct Plan {
 pub(crate) struct Terms {
     pub(crate) policy: LeasePolicy,
     pub(crate) gate: RetryGate,
+    /// Whether they are stored for later.
+    pub(crate) stored: bool,
 }
+
+/// Bytes of payloads that travel in one statement: one that is longer travels alone.
+const MAX_PAYLOADS: usize = 4 * 1024 * 1024;
 
 impl Plan {
     pub(crate) fn new(claims: &[Asked]) -> Self {
@@ -370,21 +525,42 @@ impl Plan {
         Self { leaders, leader_of }
     }
 
-    /// The positions of the claims that go, by what they share.
+    /// The positions of the claims that go, by what they share, in statements of bounded size.
     pub(crate) fn by_terms(&self, claims: &[Asked]) -> Vec<(Terms, Vec<usize>)> {
         let mut groups: Vec<(Terms, Vec<usize>)> = Vec::with_capacity(1);
+        let mut sizes: Vec<usize> = Vec::with_capacity(1);
         for &leader in &self.leaders {
             let claim = &claims[leader].claim;
+            let kept = claim.kept.as_ref();
+            let size = kept.map_or(0, |kept| kept.request.body().len());
             let terms = Terms {
                 policy: claim.policy,
                 gate: claim.gate,
+                stored: kept.is_some(),
             };
-            match groups.iter_mut().find(|(other, _)| *other == terms) {
-                Some((_, group)) => group.push(leader),
-                None => groups.push((terms, vec![leader])),
+            let open = groups.iter().zip(&sizes).position(|((other, _), &taken)| {
+                *other == terms && taken.saturating_add(size) <= MAX_PAYLOADS
+            });
+            if let Some(at) = open {
+                groups[at].1.push(leader);
+                sizes[at] += size;
+            } else {
+                groups.push((terms, vec![leader]));
+                sizes.push(size);
             }
         }
         groups
+    }
+
+    /// The positions of the claims whose delivery may be covered by another's work: those under a business key that
+    /// did not just make it.
+    pub(crate) fn maybe_covered(&self, claims: &[Asked], verdicts: &Verdicts) -> Vec<usize> {
+        let is_covered = |&at: &usize| {
+            let leader = self.leader_of[at];
+            let made_it = leader == at && matches!(verdicts[at], Some(Ok(Verdict::Fresh)));
+            claims[at].claim.key.is_business() && !made_it
+        };
+        (0..claims.len()).filter(is_covered).collect()
     }
 
     /// The outcomes in the order of the claims, from the verdicts at the positions of those that went.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::delivery::{Delivery, DeliveryId, EventName};
+use crate::inbox::Kept;
 use crate::key::ClaimKey;
 use crate::record::{ClaimToken, ErrorClass, State};
 use crate::signature::Fingerprint;
@@ -26,6 +27,7 @@ pub struct LeasePolicy {
     pub(crate) lease: Duration,
     pub(crate) max_hold: Duration,
     pub(crate) max_attempts: u32,
+    pub(crate) keep_payload: bool,
 }
 
 impl LeasePolicy {
@@ -55,6 +57,14 @@ impl LeasePolicy {
         self
     }
 
+    /// Sets whether a stored payload stays when its delivery is completed, so that an operator can run it again: it is
+    /// dropped by default. What stays is pruned by [`Retention::payload`](crate::Retention::payload).
+    #[must_use]
+    pub fn keep_payload(mut self, keep: bool) -> Self {
+        self.keep_payload = keep;
+        self
+    }
+
     /// The interval of renewals: a third of the lease, so that two may be lost.
     #[must_use]
     pub fn renew_every(&self) -> Duration {
@@ -65,6 +75,12 @@ impl LeasePolicy {
     #[must_use]
     pub fn lease_length(&self) -> Duration {
         self.lease
+    }
+
+    /// How long a claim holds with renewals.
+    #[must_use]
+    pub fn longest_hold(&self) -> Duration {
+        self.max_hold
     }
 
     /// How many attempts there are.
@@ -80,6 +96,7 @@ impl Default for LeasePolicy {
             lease: Duration::from_secs(30),
             max_hold: Duration::from_secs(15 * 60),
             max_attempts: 8,
+            keep_payload: false,
         }
     }
 }
@@ -105,6 +122,8 @@ pub struct Claim {
     pub(crate) token: ClaimToken,
     pub(crate) policy: LeasePolicy,
     pub(crate) gate: RetryGate,
+    /// With this it is stored for later instead of begun.
+    pub(crate) kept: Option<Box<Kept>>,
 }
 
 impl Claim {
@@ -137,6 +156,7 @@ impl Claim {
             token: ClaimToken::random(),
             policy,
             gate: RetryGate::Open,
+            kept: None,
         }
     }
 

@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::action;
 use crate::form::{self, FormError};
 use crate::head::{BodyFormat, DeliveryHead};
 use crate::key::Source;
-use crate::signature::{SignedBody, Verified};
+use crate::request;
+use crate::signature::{Fingerprint, SignedBody, Verified};
 
 /// The value of `X-GitHub-Delivery`: opaque, 1 to 128 visible ASCII characters.
 ///
@@ -170,7 +172,26 @@ impl Delivery {
     /// [`FormError`] if the headers announce a form and the body has no single `payload` field.
     pub fn new(head: DeliveryHead, body: SignedBody, source: Source) -> Result<Self, FormError> {
         let verified = body.verified().clone();
-        let raw = body.into_bytes();
+        Self::build(head, body.into_bytes(), verified, source)
+    }
+
+    /// The delivery of a request that a store has kept: it was verified before it got there, or the application made
+    /// it.
+    pub(crate) fn stored(
+        head: DeliveryHead,
+        raw: Bytes,
+        fingerprint: Option<Fingerprint>,
+        source: Source,
+    ) -> Result<Self, FormError> {
+        Self::build(head, raw, Verified::stored(fingerprint), source)
+    }
+
+    fn build(
+        head: DeliveryHead,
+        raw: Bytes,
+        verified: Verified,
+        source: Source,
+    ) -> Result<Self, FormError> {
         let json = match head.format() {
             BodyFormat::Json => raw.clone(),
             BodyFormat::Form => form::payload(&raw)?,
@@ -195,6 +216,18 @@ impl Delivery {
     #[must_use]
     pub fn event(&self) -> &EventName {
         self.0.head.event()
+    }
+
+    /// How the body spells the payload.
+    #[must_use]
+    pub fn format(&self) -> BodyFormat {
+        self.0.head.format()
+    }
+
+    /// The headers that say what it is, made anew: those that are kept where a delivery is stored.
+    #[must_use]
+    pub fn headers(&self) -> HeaderMap {
+        request::headers(self)
     }
 
     /// The `action` of the payload's top level, such as `created`; `None` if the payload names none or is not JSON.

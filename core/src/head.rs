@@ -3,6 +3,7 @@
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::delivery::{DeliveryId, EventName};
+use crate::request::StoredRequest;
 use crate::signature::{Signature, SignatureError, SignatureErrorKind};
 
 /// The headers that GitHub sends with a delivery.
@@ -136,6 +137,18 @@ impl DeliveryHead {
             target_id: number(found.target_id),
         };
         Ok((head, signature))
+    }
+
+    /// The head of a request that a store has kept.
+    pub(crate) fn stored(id: DeliveryId, event: EventName, request: &StoredRequest) -> Self {
+        Self {
+            id,
+            event,
+            format: request.format(),
+            hook_id: request.hook_id(),
+            target_type: request.target_type(),
+            target_id: request.target_id(),
+        }
     }
 
     /// `X-GitHub-Delivery`.

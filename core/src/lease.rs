@@ -9,7 +9,9 @@ use tokio::sync::watch;
 
 use crate::claim::Held;
 use crate::delivery::DeliveryId;
+use crate::durable::TransactionalDurableStore;
 use crate::error::StoreError;
+use crate::inbox::{Enqueue, EnqueueOutcome};
 use crate::key::ClaimKey;
 use crate::store::TransactionalStore;
 
@@ -147,6 +149,22 @@ impl<St: TransactionalStore> Lease<St> {
     pub async fn complete_in(&self, tx: &mut St::Tx) -> Result<(), StoreError> {
         self.set_fate(Fate::InStore);
         self.inner.store.complete_in(tx, &self.inner.held).await
+    }
+}
+
+impl<St: TransactionalDurableStore> Lease<St> {
+    /// Stores follow-up work in `tx`: a worker runs it if and only if the transaction commits. Work that stands under
+    /// the same key already is not stored again, and the outcome says so.
+    ///
+    /// # Errors
+    ///
+    /// See [`TransactionalDurableStore::enqueue_in`].
+    pub async fn enqueue_in(
+        &self,
+        tx: &mut St::Tx,
+        enqueue: Enqueue,
+    ) -> Result<EnqueueOutcome, StoreError> {
+        self.inner.store.enqueue_in(tx, enqueue).await
     }
 }
 

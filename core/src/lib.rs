@@ -70,6 +70,7 @@
 //! |---|---|
 //! | `sqlite` | `SqliteStore`: one file, bundled SQLite |
 //! | `postgres` | `PostgresStore`: any number of processes on one database |
+//! | `seal` | `SealKeys`: stored payloads are sealed at rest |
 //! | `test-util` | a manual clock, the conformance suite and the model test for stores |
 //!
 //! No feature is on by default, and none changes what the others get.
@@ -81,18 +82,24 @@ mod backoff;
 mod batch;
 mod claim;
 mod delivery;
+mod durable;
 mod error;
 mod form;
 mod head;
+mod inbox;
 mod key;
 mod lease;
 pub mod machine;
 mod memory;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod migrate;
+mod operator;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
+mod request;
+#[cfg(any(feature = "seal", feature = "sqlite", feature = "postgres"))]
+mod seal;
 mod secret;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod settle;
@@ -109,18 +116,27 @@ pub use crate::claim::{
     Claim, ClaimKind, ClaimOutcome, Failed, Failure, Held, LeasePolicy, Renewal, RetryGate,
 };
 pub use crate::delivery::{Delivery, DeliveryId, EventName, InvalidName};
+pub use crate::durable::{DurableStore, TransactionalDurableStore};
 pub use crate::error::{StoreError, StoreErrorKind};
 pub use crate::form::FormError;
 pub use crate::head::{BodyFormat, DeliveryHead, HeadError, header};
+pub use crate::inbox::{
+    Acquire, Acquired, Acquisition, Announcer, Backlog, Changes, Enqueue, EnqueueOutcome, Lane,
+    Order, Retired, Unreadable,
+};
 pub use crate::key::{BusinessKey, ClaimKey, KeyError, Scope, Source};
 pub use crate::lease::{Attempt, CancelAttempt, Fate, Lease};
 pub use crate::machine::LeaseLost;
 pub use crate::memory::MemoryStore;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use crate::migrate::Migrations;
+pub use crate::operator::{AuditEntry, Retried, Retry};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::PostgresStore;
 pub use crate::record::{ClaimToken, ErrorClass, Record, State, UnknownState};
+pub use crate::request::StoredRequest;
+#[cfg(feature = "seal")]
+pub use crate::seal::{SealKeyError, SealKeys};
 pub use crate::secret::{Secret, SecretError, SecretSet, Secrets};
 pub use crate::signature::{
     BodyVerifier, Fingerprint, Signature, SignatureError, SignatureErrorKind, SignedBody, Verified,
@@ -129,7 +145,8 @@ pub use crate::signature::{
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::SqliteStore;
 pub use crate::store::{
-    DeliveryStore, ListFilter, Retention, RetentionTooShort, Stats, TransactionalStore,
+    DeliveryStore, ListFilter, Position, Pruned, Retention, RetentionTooShort, Stats,
+    TransactionalStore,
 };
 pub use crate::time::{Clock, SystemClock, Timestamp};
 

@@ -27,7 +27,11 @@
 
 use std::time::Duration;
 
-use crate::claim::{Claim, ClaimKind, ClaimOutcome, Failed, Failure, Held, RetryGate};
+use crate::claim::{Claim, ClaimKind, ClaimOutcome, Failed, Failure, Held, LeasePolicy, RetryGate};
+use crate::delivery::DeliveryId;
+use crate::inbox::{Enqueue, EnqueueOutcome, Order};
+use crate::key::ClaimKey;
+use crate::operator::Retried;
 use crate::record::{ClaimToken, ErrorClass, Record, State};
 use crate::signature::Fingerprint;
 use crate::time::{LONGEST, Timestamp};
@@ -49,12 +53,8 @@ pub fn claim(record: Option<&Record>, claim: &Claim, now: Timestamp) -> Option<R
     let Some(record) = record else {
         return Some(fresh(claim, now));
     };
-    let body_differs = match (record.fingerprint, claim.compared_fingerprint()) {
-        (Some(stored), Some(offered)) => stored.differs_from(offered),
-        _ => false,
-    };
     let resent = record.state == State::Processing && record.token == claim.token;
-    if body_differs || resent || !is_claimable(record, claim.gate, now) {
+    if body_differs(record.fingerprint, claim) || resent || !is_claimable(record, claim.gate, now) {
         return None;
     }
     let mut next = record.clone();
@@ -65,15 +65,196 @@ pub fn claim(record: Option<&Record>, claim: &Claim, now: Timestamp) -> Option<R
     if record.attempts >= claim.policy.max_attempts {
         return Some(finished(next, State::Dead, now));
     }
+    Some(begun(next, claim.token, &claim.policy, now))
+}
+
+/// The next attempt at a delivery begins.
+fn begun(mut next: Record, token: ClaimToken, policy: &LeasePolicy, now: Timestamp) -> Record {
     next.state = State::Processing;
-    next.token = claim.token;
+    next.token = token;
     next.fence += 1;
     next.attempts += 1;
     next.claimed_at = Some(now);
     next.renewed_at = Some(now);
-    next.lease_until = Some(now + claim.policy.lease);
+    next.lease_until = Some(now + policy.lease);
     next.retry_at = None;
-    Some(next)
+    next
+}
+
+/// What storing a delivery for later changes; `None` if nothing.
+///
+/// A delivery that has its payload runs by itself. One that failed without it, or whose lease is over, gets it now.
+#[must_use]
+pub fn enqueue(record: Option<&Record>, enqueue: &Enqueue, now: Timestamp) -> Option<Record> {
+    let claim = &enqueue.claim;
+    let kept = claim.kept.as_deref()?;
+    let received = |mut next: Record| {
+        next.state = State::Received;
+        next.token = claim.token;
+        next.has_payload = true;
+        next.ordering_key.clone_from(&kept.ordering_key);
+        next.renewed_at = None;
+        next.lease_until = None;
+        next.retry_at = Some(now + kept.delay);
+        next
+    };
+    let Some(record) = record else {
+        let mut next = received(fresh(claim, now));
+        next.attempts = 0;
+        next.fence = 0;
+        next.claimed_at = None;
+        return Some(next);
+    };
+    let resent = record.token == claim.token;
+    if record.has_payload
+        || resent
+        || body_differs(record.fingerprint, claim)
+        || !is_claimable(record, RetryGate::Open, now)
+    {
+        return None;
+    }
+    let mut next = record.clone();
+    if record.state == State::Processing {
+        next.error_class = Some(ErrorClass::LeaseExpired);
+        next.last_error = Some(LEASE_EXPIRED.to_owned());
+    }
+    if record.attempts >= claim.policy.max_attempts {
+        return Some(finished(next, State::Dead, now));
+    }
+    Some(received(next))
+}
+
+/// The answer to an [`enqueue`], read off the row as it left it. `busy` says that the row was locked by somebody else.
+#[must_use]
+pub fn enqueued(row: Standing, enqueue: &Enqueue, busy: bool, now: Timestamp) -> EnqueueOutcome {
+    stored(row, &enqueue.claim, busy, now)
+}
+
+pub(crate) fn stored(row: Standing, claim: &Claim, busy: bool, now: Timestamp) -> EnqueueOutcome {
+    if row.token == claim.token && row.state == State::Received {
+        return EnqueueOutcome::Accepted;
+    }
+    if body_differs(row.fingerprint, claim) {
+        return EnqueueOutcome::BodyMismatch { state: row.state };
+    }
+    match row.state {
+        _ if busy => EnqueueOutcome::InProgress,
+        State::Received | State::Processing => EnqueueOutcome::InProgress,
+        State::Completed => EnqueueOutcome::Completed,
+        State::Dead => EnqueueOutcome::Dead,
+        State::Failed => EnqueueOutcome::NotDue {
+            retry_at: row.retry_at.unwrap_or(now),
+        },
+    }
+}
+
+/// What a worker that takes this delivery changes; `None` if it is not to be had. The record is dead afterwards if its
+/// attempts are used up.
+#[must_use]
+pub fn acquire(
+    record: &Record,
+    token: ClaimToken,
+    policy: &LeasePolicy,
+    now: Timestamp,
+) -> Option<Record> {
+    if !record.has_payload || !is_claimable(record, RetryGate::WhenDue, now) {
+        return None;
+    }
+    let mut next = record.clone();
+    if record.state == State::Processing {
+        next.error_class = Some(ErrorClass::LeaseExpired);
+        next.last_error = Some(LEASE_EXPIRED.to_owned());
+    }
+    if record.attempts >= policy.max_attempts {
+        return Some(finished(next, State::Dead, now));
+    }
+    Some(begun(next, token, policy, now))
+}
+
+/// Whether `other` keeps `record` from starting, both of one source and ordering key.
+///
+/// One that runs does. So does one that arrived earlier and is due, or, in strict order, will be.
+#[must_use]
+pub fn goes_first(other: &Record, record: &Record, order: Order, now: Timestamp) -> bool {
+    let earlier = (other.received_at, &other.key) < (record.received_at, &record.key);
+    match other.state {
+        State::Processing => other.key != record.key,
+        State::Received | State::Failed => {
+            earlier
+                && other.has_payload
+                && (order == Order::Strict || other.retry_at.is_none_or(|at| at <= now))
+        }
+        State::Completed | State::Dead => false,
+    }
+}
+
+/// What an operator's order to run a delivery again changes, and what it is told.
+#[must_use]
+pub fn retry(
+    record: Option<&Record>,
+    token: ClaimToken,
+    force: bool,
+    now: Timestamp,
+) -> (Retried, Option<Record>) {
+    let Some(record) = record else {
+        return (Retried::Unknown, None);
+    };
+    match record.state {
+        State::Processing if !is_lease_over(record, now) => return (Retried::InProgress, None),
+        State::Completed if !force => return (Retried::Completed, None),
+        _ => {}
+    }
+    let mut next = record.clone();
+    next.state = if record.has_payload {
+        State::Received
+    } else {
+        State::Failed
+    };
+    // Whoever held it before settles nothing any more.
+    next.token = token;
+    next.attempts = 0;
+    next.renewed_at = None;
+    next.lease_until = None;
+    next.finished_at = None;
+    next.retry_at = Some(now);
+    let told = if record.has_payload {
+        Retried::Due
+    } else {
+        Retried::AwaitsRedelivery
+    };
+    (told, Some(next))
+}
+
+/// Whether a delivery is covered by the work that stands under its key: another delivery came first.
+#[must_use]
+pub fn is_covered(record: &Record, claim: &Claim) -> bool {
+    claim.key.is_business() && record.delivery_id != claim.delivery_id
+}
+
+/// Attaches a payload to a claim that is held, so that a worker can take it over. `None` if it has one.
+///
+/// # Errors
+///
+/// [`LeaseLost`] if `token` does not hold the delivery.
+pub fn keep(record: Option<&Record>, token: ClaimToken) -> Result<Option<Record>, LeaseLost> {
+    let record = owned(record, token)?;
+    match record.state {
+        State::Processing if record.has_payload => Ok(None),
+        State::Processing => {
+            let mut next = record.clone();
+            next.has_payload = true;
+            Ok(Some(next))
+        }
+        // It was settled meanwhile: there is nothing left to take over.
+        State::Completed | State::Failed | State::Dead | State::Received => Err(LeaseLost),
+    }
+}
+
+fn body_differs(stored: Option<Fingerprint>, claim: &Claim) -> bool {
+    match (stored, claim.compared_fingerprint()) {
+        (Some(stored), Some(offered)) => stored.differs_from(offered),
+        _ => false,
+    }
 }
 
 fn fresh(claim: &Claim, now: Timestamp) -> Record {
@@ -96,6 +277,8 @@ fn fresh(claim: &Claim, now: Timestamp) -> Record {
         finished_at: None,
         error_class: None,
         last_error: None,
+        has_payload: false,
+        covered_by: None,
     }
 }
 
@@ -150,14 +333,19 @@ impl Standing {
     /// How the row of a new key stands after this claim.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn fresh(claim: &Claim, now: Timestamp) -> Self {
+        let stored = claim.kept.is_some();
         Self {
-            state: State::Processing,
+            state: if stored {
+                State::Received
+            } else {
+                State::Processing
+            },
             token: claim.token,
-            fence: 1,
-            attempts: 1,
+            fence: u64::from(!stored),
+            attempts: u32::from(!stored),
             fingerprint: claim.compared_fingerprint(),
-            lease_until: Some(now + claim.policy.lease),
-            retry_at: None,
+            lease_until: (!stored).then(|| now + claim.policy.lease),
+            retry_at: claim.kept.as_ref().map(|kept| now + kept.delay),
             error_class: None,
         }
     }
@@ -190,27 +378,16 @@ pub fn outcome(
     sent: std::time::Instant,
 ) -> ClaimOutcome {
     if row.state == State::Processing && row.token == claim.token {
-        return ClaimOutcome::Won(Held {
-            key: claim.key.clone(),
-            delivery_id: claim.delivery_id.clone(),
-            token: row.token,
-            fence: row.fence,
-            attempt: row.attempts,
-            kind: match (row.fence, row.error_class) {
-                (0 | 1, _) => ClaimKind::Fresh,
-                (_, Some(ErrorClass::LeaseExpired)) => ClaimKind::Takeover,
-                _ => ClaimKind::Retry,
-            },
-            deadline: sent
-                + row
-                    .lease_until
-                    .map_or(Duration::ZERO, |until| until.since(now)),
-            policy: claim.policy,
-        });
+        return ClaimOutcome::Won(held(
+            row,
+            claim.key.clone(),
+            claim.delivery_id.clone(),
+            claim.policy,
+            now,
+            sent,
+        ));
     }
-    if let (Some(stored), Some(offered)) = (row.fingerprint, claim.compared_fingerprint())
-        && stored.differs_from(offered)
-    {
+    if body_differs(row.fingerprint, claim) {
         return ClaimOutcome::BodyMismatch { state: row.state };
     }
     match row.state {
@@ -231,9 +408,38 @@ pub fn outcome(
     }
 }
 
+/// The claim that a leased row belongs to.
+pub(crate) fn held(
+    row: Standing,
+    key: ClaimKey,
+    delivery_id: DeliveryId,
+    policy: LeasePolicy,
+    now: Timestamp,
+    sent: std::time::Instant,
+) -> Held {
+    let lease_left = row
+        .lease_until
+        .map_or(Duration::ZERO, |until| until.since(now));
+    Held {
+        key,
+        delivery_id,
+        token: row.token,
+        fence: row.fence,
+        attempt: row.attempts,
+        kind: match (row.fence, row.error_class) {
+            (0 | 1, _) => ClaimKind::Fresh,
+            (_, Some(ErrorClass::LeaseExpired)) => ClaimKind::Takeover,
+            _ => ClaimKind::Retry,
+        },
+        deadline: sent + lease_left,
+        policy,
+    }
+}
+
 /// Completes an attempt. Completing again changes nothing and is no error.
 ///
-/// A lease that is over is no obstacle as long as nobody took the delivery over.
+/// A lease that is over is no obstacle as long as nobody took the delivery over. A stored payload is dropped unless it
+/// is to be kept.
 ///
 /// # Errors
 ///
@@ -241,11 +447,16 @@ pub fn outcome(
 pub fn complete(
     record: Option<&Record>,
     token: ClaimToken,
+    keep_payload: bool,
     now: Timestamp,
 ) -> Result<Option<Record>, LeaseLost> {
     let record = owned(record, token)?;
     match record.state {
-        State::Processing => Ok(Some(finished(record.clone(), State::Completed, now))),
+        State::Processing => {
+            let mut next = finished(record.clone(), State::Completed, now);
+            next.has_payload &= keep_payload;
+            Ok(Some(next))
+        }
         State::Completed => Ok(None),
         State::Received | State::Failed | State::Dead => Err(LeaseLost),
     }

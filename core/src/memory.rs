@@ -6,12 +6,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
+#[cfg(feature = "test-util")]
+use crate::durable::DurableStore;
 use crate::error::StoreError;
+#[cfg(feature = "test-util")]
+use crate::inbox::{
+    Acquire, Acquired, Acquisition, Announcer, Backlog, Changes, Enqueue, EnqueueOutcome, Lane,
+    Retired, Unreadable,
+};
 use crate::key::ClaimKey;
-use crate::machine;
-use crate::record::{Record, State};
-use crate::store::{DeliveryStore, ListFilter, Retention, Stats};
-use crate::time::{Clock, SystemClock};
+use crate::machine::{self, Standing};
+use crate::operator::{AuditEntry, Retried, Retry};
+use crate::record::{ClaimToken, Record, State};
+#[cfg(feature = "test-util")]
+use crate::request::StoredRequest;
+use crate::store::{DeliveryStore, ListFilter, Position, Pruned, Retention, Stats};
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// Remembers deliveries until the process ends: for tests, and for handlers that may run again after a restart.
 ///
@@ -36,8 +46,60 @@ use crate::time::{Clock, SystemClock};
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    records: Arc<Mutex<HashMap<ClaimKey, Record>>>,
+    memory: Arc<Mutex<Memory>>,
     clock: Arc<dyn Clock>,
+    #[cfg(feature = "test-util")]
+    announcer: Announcer,
+}
+
+/// Every change of one record is a single insertion or removal, so that a panic elsewhere leaves nothing half done.
+#[derive(Default)]
+struct Memory {
+    records: HashMap<ClaimKey, Record>,
+    covered: Vec<Record>,
+    audit: Vec<AuditEntry>,
+    #[cfg(feature = "test-util")]
+    requests: HashMap<ClaimKey, StoredRequest>,
+}
+
+impl Memory {
+    /// Decides on a claim, and remembers a delivery that is covered by another's work.
+    fn change(&mut self, claim: &Claim, next: Option<Record>, now: Timestamp) -> Standing {
+        if let Some(next) = next {
+            self.records.insert(claim.key.clone(), next);
+        }
+        let record = &self.records[&claim.key];
+        if machine::is_covered(record, claim)
+            && !self
+                .covered
+                .iter()
+                .any(|covered| covered.key == claim.key && covered.delivery_id == claim.delivery_id)
+        {
+            let mut covered = record.clone();
+            covered.delivery_id = claim.delivery_id.clone();
+            covered.event = claim.event.clone();
+            covered.action = claim.action.as_deref().map(ToOwned::to_owned);
+            covered.received_at = now;
+            covered.covered_by = Some(record.delivery_id.clone());
+            self.covered.push(covered);
+        }
+        record.into()
+    }
+
+    /// A covered delivery as it stands now: its state is that of the work that covers it.
+    fn covered(&self) -> impl Iterator<Item = Record> {
+        self.covered.iter().filter_map(|covered| {
+            let mut now = self.records.get(&covered.key)?.clone();
+            now.covered_by = Some(std::mem::replace(
+                &mut now.delivery_id,
+                covered.delivery_id.clone(),
+            ));
+            now.event = covered.event.clone();
+            now.action.clone_from(&covered.action);
+            now.received_at = covered.received_at;
+            Some(now)
+        })
+    }
 }
 
 impl MemoryStore {
@@ -51,35 +113,53 @@ impl MemoryStore {
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self {
-            records: Arc::default(),
+            memory: Arc::default(),
             clock,
+            #[cfg(feature = "test-util")]
+            announcer: Announcer::new(),
         }
     }
 
-    fn records(&self) -> MutexGuard<'_, HashMap<ClaimKey, Record>> {
-        // Every change is a single insertion or removal, so that a panic elsewhere leaves nothing half done.
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn claim_now(&self, claim: &Claim) -> ClaimOutcome {
         let sent = Instant::now();
-        let mut records = self.records();
+        let mut memory = self.memory();
         let now = self.clock.now();
-        if let Some(record) = machine::claim(records.get(&claim.key), claim, now) {
-            records.insert(claim.key.clone(), record);
-        }
-        machine::outcome((&records[&claim.key]).into(), claim, false, now, sent)
+        let next = machine::claim(memory.records.get(&claim.key), claim, now);
+        let standing = memory.change(claim, next, now);
+        machine::outcome(standing, claim, false, now, sent)
     }
 
     fn standing(&self, claim: &Claim) -> ClaimOutcome {
         let sent = Instant::now();
-        machine::outcome(
-            (&self.records()[&claim.key]).into(),
-            claim,
-            false,
-            self.clock.now(),
-            sent,
-        )
+        let mut memory = self.memory();
+        let now = self.clock.now();
+        let standing = memory.change(claim, None, now);
+        machine::outcome(standing, claim, false, now, sent)
+    }
+
+    /// What an attempt writes: the machine's answer and what it makes of the record.
+    fn settle<T>(
+        &self,
+        key: &ClaimKey,
+        settle: impl FnOnce(
+            Option<&Record>,
+            Timestamp,
+        ) -> Result<(T, Option<Record>), machine::LeaseLost>,
+    ) -> Result<T, StoreError> {
+        let mut memory = self.memory();
+        let (answer, next) = settle(memory.records.get(key), self.clock.now())?;
+        if let Some(next) = next {
+            #[cfg(feature = "test-util")]
+            if !next.has_payload {
+                memory.requests.remove(key);
+            }
+            memory.records.insert(key.clone(), next);
+        }
+        Ok(answer)
     }
 }
 
@@ -92,7 +172,7 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
-            .field("records", &self.records().len())
+            .field("records", &self.memory().records.len())
             .finish_non_exhaustive()
     }
 }
@@ -119,100 +199,270 @@ impl DeliveryStore for MemoryStore {
     }
 
     async fn complete(&self, held: &Held) -> Result<(), StoreError> {
-        let mut records = self.records();
-        if let Some(record) =
-            machine::complete(records.get(&held.key), held.token, self.clock.now())?
-        {
-            records.insert(held.key.clone(), record);
-        }
-        Ok(())
+        let keep = held.policy.keep_payload;
+        self.settle(&held.key, |record, now| {
+            machine::complete(record, held.token, keep, now).map(|next| ((), next))
+        })
     }
 
     async fn fail(&self, held: &Held, failure: &Failure) -> Result<Failed, StoreError> {
-        let mut records = self.records();
         let attempts = held.policy.max_attempts;
-        let (failed, record) = machine::fail(
-            records.get(&held.key),
-            held.token,
-            failure,
-            attempts,
-            self.clock.now(),
-        )?;
-        if let Some(record) = record {
-            records.insert(held.key.clone(), record);
-        }
-        Ok(failed)
+        self.settle(&held.key, |record, now| {
+            machine::fail(record, held.token, failure, attempts, now)
+        })
     }
 
     async fn renew(&self, held: &Held) -> Result<Renewal, StoreError> {
-        let mut records = self.records();
-        let now = self.clock.now();
         let policy = &held.policy;
-        let record = machine::renew(
-            records.get(&held.key),
-            held.token,
-            policy.lease,
-            policy.max_hold,
-            now,
-        )?;
-        let lease_left = record
-            .lease_until
-            .map_or(Duration::ZERO, |until| until.since(now));
-        records.insert(held.key.clone(), record);
-        Ok(Renewal::Renewed { lease_left })
+        self.settle(&held.key, |record, now| {
+            let next = machine::renew(record, held.token, policy.lease, policy.max_hold, now)?;
+            let lease_left = next
+                .lease_until
+                .map_or(Duration::ZERO, |until| until.since(now));
+            Ok((Renewal::Renewed { lease_left }, Some(next)))
+        })
     }
 
     async fn release(&self, held: &Held, delay: Duration) -> Result<(), StoreError> {
-        let mut records = self.records();
-        if let Some(record) =
-            machine::release(records.get(&held.key), held.token, delay, self.clock.now())?
-        {
-            records.insert(held.key.clone(), record);
+        self.settle(&held.key, |record, now| {
+            machine::release(record, held.token, delay, now).map(|next| ((), next))
+        })
+    }
+
+    #[cfg(feature = "test-util")]
+    async fn keep(&self, held: &Held, request: StoredRequest) -> Result<bool, StoreError> {
+        self.settle(&held.key, |record, _| {
+            machine::keep(record, held.token).map(|next| ((), next))
+        })?;
+        self.memory().requests.insert(held.key.clone(), request);
+        Ok(true)
+    }
+
+    async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
+        let mut memory = self.memory();
+        let now = self.clock.now();
+        let record = memory.records.get(key);
+        let forced = record.is_some_and(|record| record.state == State::Completed);
+        let (told, next) = machine::retry(record, ClaimToken::random(), retry.force, now);
+        if let Some(next) = next {
+            memory.records.insert(key.clone(), next);
+            memory.audit.push(AuditEntry {
+                at: now,
+                actor: retry.actor.clone(),
+                action: AuditEntry::action(forced).to_owned(),
+                reason: retry.reason.clone(),
+                key: key.clone(),
+            });
         }
-        Ok(())
+        #[cfg(feature = "test-util")]
+        self.announcer.announce();
+        Ok(told)
+    }
+
+    async fn audit(&self, key: &ClaimKey) -> Result<Vec<AuditEntry>, StoreError> {
+        let memory = self.memory();
+        let of_key = memory.audit.iter().filter(|entry| entry.key == *key);
+        Ok(of_key.cloned().collect())
     }
 
     async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
-        Ok(self.records().get(key).cloned())
+        Ok(self.memory().records.get(key).cloned())
     }
 
     async fn list(&self, filter: &ListFilter) -> Result<Vec<Record>, StoreError> {
-        let mut found: Vec<Record> = self
-            .records()
+        let memory = self.memory();
+        let mut found: Vec<Record> = memory
+            .records
             .values()
-            .filter(|record| filter.matches(record))
             .cloned()
+            .chain(memory.covered())
+            .filter(|record| filter.matches(record))
             .collect();
-        found.sort_by(|a, b| (b.received_at, &b.key).cmp(&(a.received_at, &a.key)));
+        found.sort_by(|a, b| Position::from(b).cmp(&Position::from(a)));
         found.truncate(filter.limit as usize);
         Ok(found)
     }
 
-    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64, StoreError> {
-        let (completed, dead) = retention.cutoffs(self.clock.now());
-        let mut records = self.records();
-        let past: Vec<ClaimKey> = records
-            .values()
-            .filter(|record| match record.state {
-                State::Completed => record.finished_at < Some(completed),
-                State::Dead => record.finished_at < Some(dead),
-                State::Received | State::Processing | State::Failed => false,
-            })
-            .take(limit as usize)
-            .map(|record| record.key.clone())
-            .collect();
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<Pruned, StoreError> {
+        let [completed, dead, payload] = retention.cutoffs(self.clock.now());
+        let mut memory = self.memory();
+        let limit = limit as usize;
+        let is_past = |record: &&Record| match record.state {
+            State::Completed => record.finished_at < Some(completed),
+            State::Dead => record.finished_at < Some(dead),
+            State::Received | State::Processing | State::Failed => false,
+        };
+        let past = memory.records.values().filter(is_past).take(limit);
+        let past: Vec<ClaimKey> = past.map(|record| record.key.clone()).collect();
         for key in &past {
-            records.remove(key);
+            memory.records.remove(key);
+            #[cfg(feature = "test-util")]
+            memory.requests.remove(key);
         }
-        Ok(past.len() as u64)
+        memory
+            .covered
+            .retain(|covered| !past.contains(&covered.key));
+        let mut dropped = Vec::new();
+        for record in memory.records.values_mut() {
+            if dropped.len() < limit
+                && record.has_payload
+                && record.state == State::Completed
+                && record.finished_at < Some(payload)
+            {
+                record.has_payload = false;
+                dropped.push(record.key.clone());
+            }
+        }
+        #[cfg(feature = "test-util")]
+        for key in &dropped {
+            memory.requests.remove(key);
+        }
+        Ok(Pruned {
+            records: past.len() as u64,
+            payloads: dropped.len() as u64,
+        })
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
-        let records = self.records();
-        Ok(records.values().fold(Stats::default(), |stats, record| {
+        let memory = self.memory();
+        let records = memory.records.values();
+        Ok(records.fold(Stats::default(), |stats, record| {
             stats.with(record.state, stats.count(record.state) + 1)
         }))
     }
+}
+
+/// For tests alone: a store in memory accepts what it loses when the process ends, which nobody should be able to
+/// build by mistake.
+#[cfg(feature = "test-util")]
+impl DurableStore for MemoryStore {
+    async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueOutcome, StoreError> {
+        let mut memory = self.memory();
+        let now = self.clock.now();
+        let claim = &enqueue.claim;
+        let next = machine::enqueue(memory.records.get(&claim.key), &enqueue, now);
+        if let (Some(next), Some(kept)) = (&next, &claim.kept)
+            && next.has_payload
+        {
+            memory
+                .requests
+                .insert(claim.key.clone(), kept.request.clone());
+        }
+        let standing = memory.change(claim, next, now);
+        let outcome = machine::enqueued(standing, &enqueue, false, now);
+        self.announcer.announce();
+        Ok(outcome)
+    }
+
+    async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
+        let sent = Instant::now();
+        let mut memory = self.memory();
+        let now = self.clock.now();
+        let mut acquisition = Acquisition::default();
+        for key in candidates(&memory.records, &acquire, now) {
+            let record = &memory.records[&key];
+            let Some(next) = machine::acquire(record, ClaimToken::random(), &acquire.policy, now)
+            else {
+                continue;
+            };
+            if next.state == State::Dead {
+                acquisition.retired.push(Retired {
+                    key: key.clone(),
+                    delivery_id: next.delivery_id.clone(),
+                    event: next.event.clone(),
+                    attempts: next.attempts,
+                });
+            } else {
+                let (id, policy) = (next.delivery_id.clone(), acquire.policy);
+                let held = machine::held((&next).into(), key.clone(), id, policy, now, sent);
+                let request = memory.requests.get(&key).cloned();
+                acquisition.started.push(Acquired::new(
+                    held,
+                    next.event.clone(),
+                    next.fingerprint,
+                    request.ok_or(Unreadable::Malformed),
+                    now.since(next.received_at),
+                ));
+            }
+            memory.records.insert(key, next);
+        }
+        Ok(acquisition)
+    }
+
+    fn changes(&self) -> Changes {
+        self.announcer.changes()
+    }
+
+    async fn stored(&self, key: &ClaimKey) -> Result<Option<StoredRequest>, StoreError> {
+        Ok(self.memory().requests.get(key).cloned())
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        let memory = self.memory();
+        let now = self.clock.now();
+        let mut backlog = Backlog::default();
+        for record in memory.records.values().filter(|record| record.has_payload) {
+            match record.state {
+                State::Received | State::Failed => {
+                    backlog.waiting += 1;
+                    let due = record.retry_at.map_or(Duration::ZERO, |at| now.since(at));
+                    backlog.oldest_due = backlog.oldest_due.max(due);
+                }
+                State::Processing => {
+                    backlog.leased += 1;
+                    backlog.overdue += u64::from(record.lease_until <= Some(now));
+                }
+                State::Completed | State::Dead => {}
+            }
+        }
+        Ok(backlog)
+    }
+}
+
+/// The keys that are taken, in the order of their turn.
+#[cfg(feature = "test-util")]
+fn candidates(
+    records: &HashMap<ClaimKey, Record>,
+    acquire: &Acquire,
+    now: Timestamp,
+) -> Vec<ClaimKey> {
+    let is_due = |record: &&Record| {
+        record.has_payload
+            && acquire.takes(record.key.source())
+            && match record.state {
+                State::Received | State::Failed => record.retry_at.is_none_or(|at| at <= now),
+                State::Processing => acquire.expired && acquire.lane == Lane::Due,
+                State::Completed | State::Dead => false,
+            }
+            && machine::acquire(record, record.token, &acquire.policy, now).is_some()
+            && (record.ordering_key.is_none()
+                || !records.values().any(|other| {
+                    other.key.source() == record.key.source()
+                        && other.ordering_key == record.ordering_key
+                        && machine::goes_first(other, record, acquire.order, now)
+                }))
+    };
+    let mut due: Vec<&Record> = records.values().filter(is_due).collect();
+    due.sort_by_key(|record| {
+        let is_expired = record.state == State::Processing;
+        (
+            is_expired,
+            record.retry_at.or(record.claimed_at),
+            &record.key,
+        )
+    });
+    if let Lane::Fresh { window, flood } = acquire.lane {
+        due.retain(|record| {
+            let since = record.retry_at.map_or(Duration::ZERO, |at| now.since(at));
+            record.state == State::Received && record.attempts == 0 && since < window
+        });
+        due.reverse();
+        if due.len() > flood as usize {
+            due.clear();
+        }
+    }
+    due.truncate(acquire.limit as usize);
+    due.into_iter().map(|record| record.key.clone()).collect()
 }
 
 #[cfg(all(test, feature = "test-util"))]

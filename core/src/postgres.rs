@@ -13,17 +13,24 @@ use sqlx::{PgPool, Postgres, Row as _, Transaction};
 use self::pipeline::{CLAIM_PIPELINES, PgPipeline};
 use crate::batch::Queue;
 use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
+use crate::durable::{DurableStore, TransactionalDurableStore};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::inbox::{Acquire, Acquisition, Announcer, Backlog, Changes, Enqueue, EnqueueOutcome};
 use crate::key::ClaimKey;
 use crate::migrate::Migrations;
+use crate::operator::{AuditEntry, Retried, Retry};
 use crate::record::{Record, State};
+use crate::request::StoredRequest;
 use crate::settle::{Settle, Settled};
-use crate::store::{DeliveryStore, ListFilter, Retention, Stats, TransactionalStore};
+use crate::store::{DeliveryStore, ListFilter, Pruned, Retention, Stats, TransactionalStore};
 use crate::time::Clock;
 
 const MIGRATIONS: Migrations = Migrations::new(
     "hookclaim_migrations",
-    &[include_str!("postgres/schema_1.sql")],
+    &[
+        include_str!("postgres/schema_1.sql"),
+        include_str!("postgres/schema_2.sql"),
+    ],
 );
 
 /// Remembers deliveries in a Postgres database (13 or later) that any number of processes share.
@@ -180,6 +187,16 @@ impl DeliveryStore for PostgresStore {
             .map(drop)
     }
 
+    async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
+        let _ = (key, retry);
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+
+    async fn audit(&self, key: &ClaimKey) -> Result<Vec<AuditEntry>, StoreError> {
+        let _ = key;
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+
     async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
         let mut connection = self.pool.acquire().await.map_err(reading)?;
         let found = rows::inspect(&mut connection, &[key]).await?;
@@ -203,8 +220,8 @@ impl DeliveryStore for PostgresStore {
         rows.iter().map(rows::record).collect()
     }
 
-    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64, StoreError> {
-        let (completed, dead) = retention.micros();
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<Pruned, StoreError> {
+        let [completed, dead, _] = retention.micros();
         let done = sqlx::query(include_str!("postgres/prune.sql"))
             .bind(completed)
             .bind(dead)
@@ -213,7 +230,10 @@ impl DeliveryStore for PostgresStore {
             .execute(&self.pool)
             .await
             .map_err(|error| unavailable("old deliveries could not be pruned", error))?;
-        Ok(done.rows_affected())
+        Ok(Pruned {
+            records: done.rows_affected(),
+            payloads: 0,
+        })
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
@@ -229,6 +249,40 @@ impl DeliveryStore for PostgresStore {
             stats = stats.with(state, count.unsigned_abs());
         }
         Ok(stats)
+    }
+}
+
+impl DurableStore for PostgresStore {
+    async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueOutcome, StoreError> {
+        self.claims.enqueue(enqueue.claim).await
+    }
+
+    async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
+        self.claims.acquire(acquire).await
+    }
+
+    fn changes(&self) -> Changes {
+        Announcer::new().changes()
+    }
+
+    async fn stored(&self, key: &ClaimKey) -> Result<Option<StoredRequest>, StoreError> {
+        let _ = key;
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+}
+
+impl TransactionalDurableStore for PostgresStore {
+    async fn enqueue_in(
+        &self,
+        tx: &mut Self::Tx,
+        enqueue: Enqueue,
+    ) -> Result<EnqueueOutcome, StoreError> {
+        let _ = (tx, enqueue);
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
     }
 }
 

@@ -214,4 +214,9 @@ pub struct Record {
     pub error_class: Option<ErrorClass>,
     /// What the last failed attempt said.
     pub last_error: Option<String>,
+    /// Whether its payload is stored, so that a worker can run it.
+    pub has_payload: bool,
+    /// The delivery whose work covers this one: it came later, under the same business key. State and times are those
+    /// of the work then.
+    pub covered_by: Option<DeliveryId>,
 }

@@ -19,7 +19,7 @@ pub(crate) struct Settle {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Complete,
+    Complete { keep_payload: bool },
     Fail { failure: Failure, max_attempts: u32 },
     Release { delay: Duration },
     Renew { lease: Duration, max_hold: Duration },
@@ -35,7 +35,8 @@ pub(crate) enum Settled {
 
 impl Settle {
     pub(crate) fn complete(held: &Held) -> Self {
-        Self::new(held, Operation::Complete)
+        let keep_payload = held.policy.keep_payload;
+        Self::new(held, Operation::Complete { keep_payload })
     }
 
     pub(crate) fn fail(held: &Held, failure: &Failure) -> Self {
@@ -76,7 +77,7 @@ impl Settle {
     /// The operation's number in the statements.
     pub(crate) fn code(&self) -> i16 {
         match self.operation {
-            Operation::Complete => 1,
+            Operation::Complete { .. } => 1,
             Operation::Fail { .. } => 2,
             Operation::Release { .. } => 3,
             Operation::Renew { .. } => 4,
@@ -86,17 +87,18 @@ impl Settle {
     /// Delay or lease, in microseconds.
     pub(crate) fn span(&self) -> i64 {
         match &self.operation {
-            Operation::Complete => 0,
+            Operation::Complete { .. } => 0,
             Operation::Fail { failure, .. } => micros(failure.delay()),
             Operation::Release { delay } => micros(*delay),
             Operation::Renew { lease, .. } => micros(*lease),
         }
     }
 
-    /// Most attempts, or the longest hold in microseconds.
+    /// Most attempts, or the longest hold in microseconds, or whether a payload stays.
     pub(crate) fn bound(&self) -> i64 {
         match &self.operation {
-            Operation::Complete | Operation::Release { .. } => 0,
+            Operation::Complete { keep_payload } => i64::from(*keep_payload),
+            Operation::Release { .. } => 0,
             Operation::Fail { max_attempts, .. } => i64::from(*max_attempts),
             Operation::Renew { max_hold, .. } => micros(*max_hold),
         }
@@ -104,7 +106,7 @@ impl Settle {
 
     pub(crate) fn class(&self) -> Option<&'static str> {
         match &self.operation {
-            Operation::Complete | Operation::Renew { .. } => None,
+            Operation::Complete { .. } | Operation::Renew { .. } => None,
             Operation::Fail { failure, .. } => Some(failure.class().as_str()),
             Operation::Release { .. } => Some(ErrorClass::Released.as_str()),
         }
@@ -113,7 +115,9 @@ impl Settle {
     pub(crate) fn message(&self) -> Option<&str> {
         match &self.operation {
             Operation::Fail { failure, .. } => Some(failure.message()),
-            Operation::Complete | Operation::Release { .. } | Operation::Renew { .. } => None,
+            Operation::Complete { .. } | Operation::Release { .. } | Operation::Renew { .. } => {
+                None
+            }
         }
     }
 
@@ -133,7 +137,7 @@ impl Settle {
             (Operation::Renew { .. }, _) => Settled::Renewed {
                 lease_left: lease_until.map_or(Duration::ZERO, |until| until.since(now)),
             },
-            (Operation::Complete | Operation::Release { .. }, _) => Settled::Done,
+            (Operation::Complete { .. } | Operation::Release { .. }, _) => Settled::Done,
         }
     }
 
@@ -149,8 +153,9 @@ impl Settle {
         // What is settled already does not depend on the time.
         let now = record.finished_at.unwrap_or(record.received_at);
         let settled: Result<Settled, LeaseLost> = match &self.operation {
-            Operation::Complete => {
-                machine::complete(Some(record), self.token, now).map(|_| Settled::Done)
+            Operation::Complete { keep_payload } => {
+                machine::complete(Some(record), self.token, *keep_payload, now)
+                    .map(|_| Settled::Done)
             }
             Operation::Release { delay } => {
                 machine::release(Some(record), self.token, *delay, now).map(|_| Settled::Done)

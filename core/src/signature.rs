@@ -118,8 +118,7 @@ impl Verifier {
         }
         Ok(Verified {
             fingerprint: Fingerprint::new(&self.set, index, signature),
-            set: self.set,
-            index,
+            secret: Some((self.set, index)),
         })
     }
 }
@@ -135,18 +134,30 @@ impl fmt::Debug for Verifier {
 /// The fact that a body carried a right signature.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    set: Arc<SecretSet>,
-    index: u32,
+    /// The set and which of it; none for what a store has kept since.
+    secret: Option<(Arc<SecretSet>, u32)>,
     fingerprint: Fingerprint,
 }
 
 impl Verified {
-    /// The name of the secret that signed.
+    /// What a store has kept since it was verified, or since the application made it.
+    pub(crate) fn stored(fingerprint: Option<Fingerprint>) -> Self {
+        Self {
+            secret: None,
+            fingerprint: fingerprint.unwrap_or(Fingerprint([0; 16])),
+        }
+    }
+
+    /// The name of the secret that signed; `stored` for a delivery that a worker got from the store, where that is no
+    /// longer known.
     #[must_use]
     pub fn secret_name(&self) -> &str {
-        match (self.index as usize).checked_sub(1) {
-            None => self.set.first.name(),
-            Some(other) => self.set.others[other].name(),
+        let Some((set, index)) = &self.secret else {
+            return "stored";
+        };
+        match (*index as usize).checked_sub(1) {
+            None => set.first.name(),
+            Some(other) => set.others[other].name(),
         }
     }
 

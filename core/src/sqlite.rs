@@ -18,17 +18,24 @@ use sqlx::{Row as _, Sqlite, SqlitePool, Transaction};
 use self::writer::{Turn, Writer};
 use crate::batch::Queue;
 use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
+use crate::durable::{DurableStore, TransactionalDurableStore};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::inbox::{Acquire, Acquisition, Announcer, Backlog, Changes, Enqueue, EnqueueOutcome};
 use crate::key::ClaimKey;
 use crate::migrate::Migrations;
+use crate::operator::{AuditEntry, Retried, Retry};
 use crate::record::{Record, State};
+use crate::request::StoredRequest;
 use crate::settle::{Settle, Settled};
-use crate::store::{DeliveryStore, ListFilter, Retention, Stats, TransactionalStore};
+use crate::store::{DeliveryStore, ListFilter, Pruned, Retention, Stats, TransactionalStore};
 use crate::time::{Clock, SystemClock};
 
 const MIGRATIONS: Migrations = Migrations::new(
     "hookclaim_migrations",
-    &[include_str!("sqlite/schema_1.sql")],
+    &[
+        include_str!("sqlite/schema_1.sql"),
+        include_str!("sqlite/schema_2.sql"),
+    ],
 );
 
 /// How long SQLite itself waits for another process. [`Turn`] goes on asking after that.
@@ -222,6 +229,16 @@ impl DeliveryStore for SqliteStore {
             .map(drop)
     }
 
+    async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
+        let _ = (key, retry);
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+
+    async fn audit(&self, key: &ClaimKey) -> Result<Vec<AuditEntry>, StoreError> {
+        let _ = key;
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+
     async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
         let wanted = serde_json::json!([[key.source().as_str(), key.key()]]).to_string();
         let rows = sqlx::query(writer::STANDING)
@@ -255,8 +272,8 @@ impl DeliveryStore for SqliteStore {
         rows.iter().map(rows::record).collect()
     }
 
-    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64, StoreError> {
-        let (completed, dead) = retention.cutoffs(self.clock.now());
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<Pruned, StoreError> {
+        let [completed, dead, _] = retention.cutoffs(self.clock.now());
         let failed = |error| unavailable("old deliveries could not be pruned", error);
         let mut tx = self.begin().await?;
         let done = sqlx::query(include_str!("sqlite/prune.sql"))
@@ -267,7 +284,10 @@ impl DeliveryStore for SqliteStore {
             .await
             .map_err(failed)?;
         tx.commit().await.map_err(failed)?;
-        Ok(done.rows_affected())
+        Ok(Pruned {
+            records: done.rows_affected(),
+            payloads: 0,
+        })
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
@@ -283,6 +303,40 @@ impl DeliveryStore for SqliteStore {
             stats = stats.with(state, count.unsigned_abs());
         }
         Ok(stats)
+    }
+}
+
+impl DurableStore for SqliteStore {
+    async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueOutcome, StoreError> {
+        self.queue.enqueue(enqueue.claim).await
+    }
+
+    async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
+        self.queue.acquire(acquire).await
+    }
+
+    fn changes(&self) -> Changes {
+        Announcer::new().changes()
+    }
+
+    async fn stored(&self, key: &ClaimKey) -> Result<Option<StoredRequest>, StoreError> {
+        let _ = key;
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+    }
+}
+
+impl TransactionalDurableStore for SqliteStore {
+    async fn enqueue_in(
+        &self,
+        tx: &mut Self::Tx,
+        enqueue: Enqueue,
+    ) -> Result<EnqueueOutcome, StoreError> {
+        let _ = (tx, enqueue);
+        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
     }
 }
 

@@ -4,9 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
+use crate::delivery::DeliveryId;
 use crate::error::StoreError;
 use crate::key::{ClaimKey, Source};
+use crate::operator::{AuditEntry, Retried, Retry};
 use crate::record::{Record, State};
+use crate::request::StoredRequest;
 use crate::time::Timestamp;
 
 /// Remembers deliveries and decides who works on them.
@@ -76,6 +79,43 @@ pub trait DeliveryStore: Clone + Send + Sync + 'static {
         delay: Duration,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Stores the payload of a delivery whose claim is held, so that a worker can take it over should this attempt not
+    /// end well. Again for the same claim is no error. False says that this store keeps no payloads.
+    ///
+    /// # Errors
+    ///
+    /// As for [`complete`](Self::complete).
+    fn keep(
+        &self,
+        held: &Held,
+        request: StoredRequest,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = (held, request);
+        std::future::ready(Ok(false))
+    }
+
+    /// Lets a delivery run again because an operator says so, and writes down who said it. In one step: there is no
+    /// change without its line, and none is written for an order that changed nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store cannot be written.
+    fn retry(
+        &self,
+        key: &ClaimKey,
+        retry: &Retry,
+    ) -> impl Future<Output = Result<Retried, StoreError>> + Send;
+
+    /// What operators did to a delivery, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store cannot be read.
+    fn audit(
+        &self,
+        key: &ClaimKey,
+    ) -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
+
     /// The record of a key.
     ///
     /// # Errors
@@ -86,7 +126,8 @@ pub trait DeliveryStore: Clone + Send + Sync + 'static {
         key: &ClaimKey,
     ) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send;
 
-    /// Records that pass the filter, newest first.
+    /// Records that pass the filter, newest first. Deliveries that are covered by another's work are among them; see
+    /// [`Record::covered_by`].
     ///
     /// # Errors
     ///
@@ -96,8 +137,8 @@ pub trait DeliveryStore: Clone + Send + Sync + 'static {
         filter: &ListFilter,
     ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
-    /// Forgets at most `limit` terminal records that are past their retention, and says how many. Call it until it
-    /// says fewer than `limit`.
+    /// Forgets at most `limit` terminal records that are past their retention, with the deliveries that they cover, and
+    /// drops at most `limit` payloads of completed ones. Call it again while [`Pruned::may_be_more`].
     ///
     /// # Errors
     ///
@@ -106,7 +147,7 @@ pub trait DeliveryStore: Clone + Send + Sync + 'static {
         &self,
         retention: &Retention,
         limit: u32,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Pruned, StoreError>> + Send;
 
     /// Counts the records by state. It reads the whole store: ask seldom.
     ///
@@ -192,8 +233,43 @@ pub struct ListFilter {
     pub since: Option<Timestamp>,
     /// Received before this instant.
     pub until: Option<Timestamp>,
+    /// Whose last error is of this class, or has this in its text.
+    pub error: Option<String>,
+    /// Older than this one: the last record of the page before.
+    pub after: Option<Position>,
     /// At most so many.
     pub limit: u32,
+}
+
+/// Where a record stands in a list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    received_at: Timestamp,
+    key: ClaimKey,
+    delivery_id: DeliveryId,
+}
+
+impl Position {
+    /// When it was received, the key's source and text, and the delivery: what lists are ordered by.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn columns(&self) -> (i64, &str, &str, &str) {
+        (
+            self.received_at.as_micros(),
+            self.key.source().as_str(),
+            self.key.key(),
+            self.delivery_id.as_str(),
+        )
+    }
+}
+
+impl From<&Record> for Position {
+    fn from(record: &Record) -> Self {
+        Self {
+            received_at: record.received_at,
+            key: record.key.clone(),
+            delivery_id: record.delivery_id.clone(),
+        }
+    }
 }
 
 impl ListFilter {
@@ -234,6 +310,35 @@ impl ListFilter {
         self
     }
 
+    /// Only those received at or after this instant.
+    #[must_use]
+    pub fn since(mut self, since: Timestamp) -> Self {
+        self.since = Some(since);
+        self
+    }
+
+    /// Only those received before this instant.
+    #[must_use]
+    pub fn until(mut self, until: Timestamp) -> Self {
+        self.until = Some(until);
+        self
+    }
+
+    /// Only those whose last error is of this class (`transient`, `permanent`, …), or has this in its text. Upper and
+    /// lower case are the same in ASCII.
+    #[must_use]
+    pub fn error(mut self, error: impl Into<String>) -> Self {
+        self.error = Some(error.into());
+        self
+    }
+
+    /// Only those that come after this one in the list.
+    #[must_use]
+    pub fn after(mut self, last: impl Into<Position>) -> Self {
+        self.after = Some(last.into());
+        self
+    }
+
     /// Whether a record passes. Stores without a query language use it.
     #[must_use]
     pub fn matches(&self, record: &Record) -> bool {
@@ -252,6 +357,19 @@ impl ListFilter {
                 .is_none_or(|id| id == record.delivery_id.as_str())
             && self.since.is_none_or(|since| record.received_at >= since)
             && self.until.is_none_or(|until| record.received_at < until)
+            && self.error.as_ref().is_none_or(|error| {
+                record
+                    .error_class
+                    .is_some_and(|class| class.as_str() == error)
+                    || record.last_error.as_ref().is_some_and(|text| {
+                        let text = text.to_ascii_lowercase();
+                        text.contains(&error.to_ascii_lowercase())
+                    })
+            })
+            && self
+                .after
+                .as_ref()
+                .is_none_or(|last| Position::from(record) < *last)
     }
 }
 
@@ -264,6 +382,7 @@ impl ListFilter {
 pub struct Retention {
     completed: Duration,
     dead: Duration,
+    payload: Duration,
 }
 
 impl Retention {
@@ -297,30 +416,55 @@ impl Retention {
         self
     }
 
-    /// The instants before which completed and dead deliveries are past their retention.
+    /// Keeps the payloads of completed deliveries for this long, where they were kept at all
+    /// ([`LeasePolicy::keep_payload`](crate::LeasePolicy::keep_payload)). Those of dead ones stay as long as their
+    /// records.
     #[must_use]
-    pub fn cutoffs(&self, now: Timestamp) -> (Timestamp, Timestamp) {
-        (now - self.completed, now - self.dead)
+    pub fn payload(mut self, keep: Duration) -> Self {
+        self.payload = keep;
+        self
     }
 
-    /// The times for completed and dead deliveries in microseconds, as stores with a clock of their own take them.
+    /// The instants before which a completed delivery, a dead one, and the payload of a completed one are past their
+    /// retention.
+    #[must_use]
+    pub fn cutoffs(&self, now: Timestamp) -> [Timestamp; 3] {
+        [now - self.completed, now - self.dead, now - self.payload]
+    }
+
+    /// The same as spans in microseconds, as stores with a clock of their own take them.
     #[cfg(feature = "postgres")]
-    pub(crate) fn micros(&self) -> (i64, i64) {
-        (
-            crate::time::micros(self.completed),
-            crate::time::micros(self.dead),
-        )
+    pub(crate) fn micros(&self) -> [i64; 3] {
+        [self.completed, self.dead, self.payload].map(crate::time::micros)
     }
 }
 
-/// 30 days each.
+/// 30 days for what is completed or dead, 3 days for the payloads of what is completed: as long as GitHub redelivers.
 impl Default for Retention {
     fn default() -> Self {
-        let month = Duration::from_secs(30 * 24 * 3600);
+        let day = Duration::from_secs(24 * 3600);
         Self {
-            completed: month,
-            dead: month,
+            completed: 30 * day,
+            dead: 30 * day,
+            payload: 3 * day,
         }
+    }
+}
+
+/// What one step of pruning did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Records that were forgotten.
+    pub records: u64,
+    /// Payloads that were dropped from records that stay.
+    pub payloads: u64,
+}
+
+impl Pruned {
+    /// Whether the step reached its limit, so that another may find more.
+    #[must_use]
+    pub fn may_be_more(&self, limit: u32) -> bool {
+        self.records.max(self.payloads) >= u64::from(limit)
     }
 }
 

@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Row as _};
 
 use super::{rows, unavailable};
 use crate::batch::{
-    Asked, Batch, Outcomes, Pipeline, Plan, Terms, Verdict, Verdicts, pause, rounds,
+    Answers, Asked, Batch, Outcomes, Pipeline, Plan, Terms, Verdict, Verdicts, pause, rounds,
 };
 use crate::claim::{Claim, RetryGate};
 use crate::error::{StoreError, StoreErrorKind};
@@ -346,17 +346,20 @@ fn read_change(settle: &Settle, row: &PgRow) -> Result<Settled, StoreError> {
 
 impl Pipeline for PgPipeline {
     async fn carry(&mut self, batch: Batch) {
-        let claims = if batch.claims().is_empty() {
-            Vec::new()
-        } else {
-            self.claims(batch.claims()).await
-        };
-        let settles = if batch.settles().is_empty() {
-            Ok(Vec::new())
-        } else {
-            self.settles(batch.settles()).await
-        };
-        let orphans = batch.answer(claims, settles);
+        let mut answers = Answers::failed(
+            &batch,
+            &StoreError::new(StoreErrorKind::Refused, "not there yet"),
+        );
+        if !batch.claims().is_empty() {
+            answers.claims = self.claims(batch.claims()).await;
+        }
+        if !batch.settles().is_empty() {
+            answers.settles = match self.settles(batch.settles()).await {
+                Ok(settles) => settles,
+                Err(error) => batch.settles().iter().map(|_| Err(error.clone())).collect(),
+            };
+        }
+        let orphans = batch.answer(answers);
         if !orphans.is_empty() {
             let releases: Vec<Settle> = orphans
                 .iter()

@@ -87,5 +87,10 @@ pub(super) fn record(row: &SqliteRow) -> Result<Record, StoreError> {
         finished_at: time(row, "finished_at").map_err(unreadable)?,
         error_class: standing.error_class,
         last_error: row.try_get("last_error").map_err(unreadable)?,
+        has_payload: row
+            .try_get::<Option<&str>, _>("request")
+            .map_err(unreadable)?
+            .is_some(),
+        covered_by: None,
     })
 }

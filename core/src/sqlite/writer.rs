@@ -11,7 +11,9 @@ use sqlx::{Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::time::Instant;
 
 use super::{rows, unavailable};
-use crate::batch::{Asked, Batch, Outcomes, Pipeline, Plan, Verdict, Verdicts, pause, rounds};
+use crate::batch::{
+    Answers, Asked, Batch, Outcomes, Pipeline, Plan, Verdict, Verdicts, pause, rounds,
+};
 use crate::claim::{Claim, RetryGate};
 use crate::error::StoreError;
 use crate::key::ClaimKey;
@@ -132,14 +134,16 @@ pub(super) struct Writer {
     clock: Arc<dyn Clock>,
 }
 
-type Answers = (Outcomes, Vec<Result<Settled, StoreError>>);
-
 impl Writer {
     pub(super) fn new(turn: Turn, clock: Arc<dyn Clock>) -> Self {
         Self { turn, clock }
     }
 
-    async fn write(&self, claims: &[Asked], settles: &[Settle]) -> Result<Answers, StoreError> {
+    async fn write(
+        &self,
+        claims: &[Asked],
+        settles: &[Settle],
+    ) -> Result<(Outcomes, Vec<Result<Settled, StoreError>>), StoreError> {
         let mut tx = self.turn.begin().await?;
         let now = self.clock.now();
         // Settlements first: a renewal that waited behind a long transaction is not to find its lease taken over.
@@ -154,14 +158,16 @@ impl Writer {
 
 impl Pipeline for Writer {
     async fn carry(&mut self, batch: Batch) {
-        let (claims, settles) = match self.write(batch.claims(), batch.settles()).await {
-            Ok((claims, settles)) => (claims, Ok(settles)),
-            Err(error) => (
-                batch.claims().iter().map(|_| Err(error.clone())).collect(),
-                Err(error),
-            ),
+        let answers = match self.write(batch.claims(), batch.settles()).await {
+            Ok((claims, settles)) => Answers {
+                claims,
+                settles,
+                acquires: Vec::new(),
+                keeps: Vec::new(),
+            },
+            Err(error) => Answers::failed(&batch, &error),
         };
-        let orphans = batch.answer(claims, settles);
+        let orphans = batch.answer(answers);
         if !orphans.is_empty() {
             let releases: Vec<Settle> = orphans
                 .iter()

@@ -249,8 +249,13 @@ impl<St: DeliveryStore> Game<'_, St> {
 
     async fn complete(&mut self) -> String {
         let held = self.any_held();
-        let expected = machine::complete(self.records.get(&held.key), held.token, self.clock.now())
-            .map(|record| self.remember(record));
+        let expected = machine::complete(
+            self.records.get(&held.key),
+            held.token,
+            held.policy.keep_payload,
+            self.clock.now(),
+        )
+        .map(|record| self.remember(record));
         let found = self.store.complete(&held).await;
         self.expect(
             &format!("complete {:?} fence {}", held.key, held.fence),

@@ -451,7 +451,7 @@ async fn a_completed_delivery_stays_a_duplicate<St: Reopen>(bench: Bench<St>) {
         .prune(&Retention::default(), 1000)
         .await
         .unwrap();
-    assert_eq!(pruned, 0, "after 71 hours");
+    assert_eq!(pruned.records, 0, "after 71 hours");
     let restarted = App::with(Stack::Http1, St::reopen(&bench).await, Handler::done()).await;
     assert_eq!(
         restarted.deliver(&sent).await.is(),

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hookclaim::{
-    Claim, ClaimKey, ClaimOutcome, DeliveryStore, Failed, Failure, Held, ListFilter, MemoryStore,
-    Record, Renewal, Retention, Stats, StoreError, StoreErrorKind, TransactionalStore,
+    AuditEntry, Claim, ClaimKey, ClaimOutcome, DeliveryStore, Failed, Failure, Held, ListFilter,
+    MemoryStore, Pruned, Record, Renewal, Retention, Retried, Retry, Stats, StoreError,
+    StoreErrorKind, TransactionalStore,
 };
 
 #[derive(Clone, Debug)]
@@ -111,6 +112,14 @@ impl DeliveryStore for Rigged {
         self.inner.release(held, delay).await
     }
 
+    async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
+        self.inner.retry(key, retry).await
+    }
+
+    async fn audit(&self, key: &ClaimKey) -> Result<Vec<AuditEntry>, StoreError> {
+        self.inner.audit(key).await
+    }
+
     async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
         self.inner.inspect(key).await
     }
@@ -119,7 +128,7 @@ impl DeliveryStore for Rigged {
         self.inner.list(filter).await
     }
 
-    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<Pruned, StoreError> {
         self.inner.prune(retention, limit).await
     }
 
