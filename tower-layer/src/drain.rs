@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Stops a layer from taking deliveries, and waits for those that it works on.
+/// Stops a layer and its worker from taking deliveries, and waits for those that they work on.
 ///
 /// Attempts that outlive their request (see [`ack_after`](crate::GithubWebhookLayer::ack_after)) run in tasks of their
 /// own, which the HTTP server's graceful shutdown knows nothing about: wait for [`idle`](Self::idle) before the
@@ -33,6 +33,7 @@ pub struct Drain(Arc<State>);
 #[derive(Default)]
 struct State {
     draining: AtomicBool,
+    begun: Notify,
     running: AtomicUsize,
     idle: Notify,
     handing_back: AtomicBool,
@@ -46,9 +47,20 @@ impl Drain {
         Self::default()
     }
 
-    /// From now on deliveries are answered 503 before their body is read. There is no way back.
+    /// From now on deliveries are answered 503 before their body is read, and a worker takes no more. There is no way
+    /// back.
     pub fn begin(&self) {
         self.0.draining.store(true, Ordering::SeqCst);
+        self.0.begun.notify_waiters();
+    }
+
+    /// Waits for [`begin`](Self::begin).
+    pub(crate) async fn begun(&self) {
+        let mut notified = std::pin::pin!(self.0.begun.notified());
+        notified.as_mut().enable();
+        if !self.is_draining() {
+            notified.await;
+        }
     }
 
     /// Whether [`begin`](Self::begin) was called.

@@ -18,12 +18,12 @@ use crate::drain::Running;
 use crate::layer::Settings;
 use crate::observe::{Detached, Event};
 use crate::outcome::{Answer, Outcome};
-use crate::receive::{Discard, Reader, Unread, Won, too_slow};
+use crate::receive::{Discard, Reader, Unread, too_slow};
 use crate::rejection::Rejection;
 use crate::run::Ended;
 
 /// How long a claim may take at least, however long the body took.
-const CLAIM_TIME: Duration = Duration::from_secs(1);
+pub(crate) const CLAIM_TIME: Duration = Duration::from_secs(1);
 
 /// A request under way, with its types forgotten.
 pub(crate) trait Fly<B, E>: Send {
@@ -82,12 +82,14 @@ impl About {
 pin_project! {
     /// The way of a request: its body is read, its claim is made, its attempt is run; each stage is made from the one
     /// before. It is polled by the caller's future, and once the caller is answered or gone, by a task.
-    pub(crate) struct Flight<St, ReqB, ToClaim, C, ToRun, R> {
+    ///
+    /// A claim `C` leads to an answer, or to an attempt: its run `R`, and what is done before an early answer, `K`.
+    pub(crate) struct Flight<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> {
         settings: Arc<Settings<St>>,
         #[pin]
         body: Option<ReqB>,
         #[pin]
-        stage: Stage<C, R>,
+        stage: Stage<C, R, ToKeep, K>,
         // Made when something is waited for the first time, so that what is ready needs no timer.
         #[pin]
         timer: Option<Sleep>,
@@ -102,16 +104,16 @@ pin_project! {
 
 pin_project! {
     #[project = StageProj]
-    enum Stage<C, R> {
+    enum Stage<C, R, ToKeep, K> {
         Reading { read: Option<(Reader, Signature)> },
         Claiming { #[pin] claim: C, until: Option<Instant> },
-        Running { #[pin] run: R },
+        Running { #[pin] run: R, to_keep: Option<ToKeep>, #[pin] keep: Option<K> },
         Discarding { discard: Discard, until: Instant },
         Over,
     }
 }
 
-impl<St, ReqB, ToClaim, C, ToRun, R> Flight<St, ReqB, ToClaim, C, ToRun, R> {
+impl<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> Flight<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> {
     pub(crate) fn new(arrival: Arrival<St, ReqB>, to_claim: ToClaim, to_run: ToRun) -> Self {
         Self {
             settings: arrival.settings,
@@ -130,14 +132,17 @@ impl<St, ReqB, ToClaim, C, ToRun, R> Flight<St, ReqB, ToClaim, C, ToRun, R> {
     }
 }
 
-impl<St, ReqB, ToClaim, C, ToRun, R, B, E> Fly<B, E> for Flight<St, ReqB, ToClaim, C, ToRun, R>
+impl<St, ReqB, ToClaim, C, W, ToRun, R, ToKeep, K, B, E> Fly<B, E>
+    for Flight<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K>
 where
     St: Send + Sync + 'static,
     ReqB: Body<Data = Bytes> + Send + 'static,
     ToClaim: FnOnce((SignedBody, Reservation)) -> C + Send + 'static,
-    C: Future<Output = Result<Won, Answer>> + Send + 'static,
-    ToRun: FnOnce(Won) -> R + Send + 'static,
+    C: Future<Output = Result<W, Answer>> + Send + 'static,
+    ToRun: FnOnce(W) -> (R, ToKeep) + Send + 'static,
     R: Future<Output = Ended<B, E>> + Send + 'static,
+    ToKeep: FnOnce() -> K + Send + 'static,
+    K: Future<Output = Answer> + Send + 'static,
 {
     fn poll_fly(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Landed<B, E>> {
         let landed = ready!(self.as_mut().advance(cx));
@@ -170,15 +175,17 @@ where
     }
 }
 
-impl<St, ReqB, ToClaim, C, ToRun, R, B, E> Flight<St, ReqB, ToClaim, C, ToRun, R>
-where
-    ReqB: Body<Data = Bytes>,
-    ToClaim: FnOnce((SignedBody, Reservation)) -> C,
-    C: Future<Output = Result<Won, Answer>>,
-    ToRun: FnOnce(Won) -> R,
-    R: Future<Output = Ended<B, E>>,
-{
-    fn advance(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Landed<B, E>> {
+impl<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> Flight<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> {
+    fn advance<W, B, E>(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Landed<B, E>>
+    where
+        ReqB: Body<Data = Bytes>,
+        ToClaim: FnOnce((SignedBody, Reservation)) -> C,
+        C: Future<Output = Result<W, Answer>>,
+        ToRun: FnOnce(W) -> (R, ToKeep),
+        R: Future<Output = Ended<B, E>>,
+        ToKeep: FnOnce() -> K,
+        K: Future<Output = Answer>,
+    {
         let mut this = self.project();
         loop {
             match this.stage.as_mut().project() {
@@ -247,8 +254,12 @@ where
                     match won {
                         Ok(won) => {
                             let to_run = this.to_run.take().expect("there is one attempt");
-                            let run = to_run(won);
-                            this.stage.set(Stage::Running { run });
+                            let (run, to_keep) = to_run(won);
+                            this.stage.set(Stage::Running {
+                                run,
+                                to_keep: Some(to_keep),
+                                keep: None,
+                            });
                         }
                         Err(answer) => {
                             this.stage.set(Stage::Over);
@@ -256,18 +267,29 @@ where
                         }
                     }
                 }
-                StageProj::Running { run } => {
+                StageProj::Running {
+                    run,
+                    to_keep,
+                    mut keep,
+                } => {
                     if let Poll::Ready(ended) = run.poll(cx) {
                         this.stage.set(Stage::Over);
                         return Poll::Ready(Landed { ended, more: false });
                     }
-                    let until = match this.settings.ack_after {
-                        Some(after) if !*this.answered => Some(*this.begin + after),
-                        _ => None,
-                    };
-                    ready!(poll_timer(this.timer.as_mut(), until, cx));
-                    this.timer.set(None);
-                    return Poll::Ready(Landed::answer(Answer::accepted(), true));
+                    if *this.answered {
+                        return Poll::Pending;
+                    }
+                    if keep.is_none() {
+                        let until = this.settings.ack_after.map(|after| *this.begin + after);
+                        ready!(poll_timer(this.timer.as_mut(), until, cx));
+                        this.timer.set(None);
+                        let to_keep = to_keep.take().expect("there is one early answer");
+                        keep.set(Some(to_keep()));
+                    }
+                    let polled = keep.as_mut().as_pin_mut().map(|keep| keep.poll(cx));
+                    let answer = ready!(polled.unwrap_or(Poll::Pending));
+                    keep.set(None);
+                    return Poll::Ready(Landed::answer(answer, true));
                 }
                 StageProj::Discarding { discard, until } => {
                     if let Some(body) = this.body.as_mut().as_pin_mut()
@@ -286,7 +308,11 @@ where
     }
 }
 
-impl<St, ReqB, ToClaim, C, ToRun, R> Flight<St, ReqB, ToClaim, C, ToRun, R> {
+impl<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> Flight<St, ReqB, ToClaim, C, ToRun, R, ToKeep, K> {
+    fn is_running(&self) -> bool {
+        matches!(self.stage, Stage::Running { .. })
+    }
+
     /// Tells the observer what the caller is answered.
     fn tell<B, E>(&self, landed: &Landed<B, E>) {
         let (Some(about), Ended::Response(response), false) =
@@ -296,7 +322,7 @@ impl<St, ReqB, ToClaim, C, ToRun, R> Flight<St, ReqB, ToClaim, C, ToRun, R> {
         };
         let extensions = response.extensions();
         let outcome = extensions.get::<Outcome>().copied();
-        if outcome == Some(Outcome::Accepted) {
+        if landed.more && self.is_running() {
             self.settings.emit(&Event::Detached {
                 id: &about.id,
                 cause: Detached::AckAfter,

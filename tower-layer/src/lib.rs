@@ -122,12 +122,15 @@
 //! [`MemoryStore`](hookclaim::MemoryStore), a handler is tested without a socket.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod backlog;
 mod body;
 mod budget;
 mod drain;
+mod engine;
 mod flight;
 mod future;
 mod layer;
+mod mode;
 mod observe;
 mod outcome;
 mod receive;
@@ -136,11 +139,13 @@ mod route;
 mod run;
 mod service;
 mod verdict;
+mod worker;
 
 pub use crate::body::ResponseBody;
 pub use crate::drain::Drain;
 pub use crate::future::ResponseFuture;
 pub use crate::layer::GithubWebhookLayer;
+pub use crate::mode::{Durable, Inline};
 #[cfg(feature = "metrics")]
 pub use crate::observe::MetricsObserver;
 #[cfg(feature = "tracing")]
@@ -151,6 +156,7 @@ pub use crate::rejection::Rejection;
 pub use crate::route::{RouteBody, RouteFuture, WebhookRoute, WebhookRouteLayer};
 pub use crate::service::GithubWebhook;
 pub use crate::verdict::Verdict;
+pub use crate::worker::Worker;
 
 /// The README's snippets are compiled.
 #[cfg(doctest)]

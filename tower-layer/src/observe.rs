@@ -9,7 +9,8 @@ use std::fmt;
 use std::time::Duration;
 
 use hookclaim::{
-    Attempt, ClaimKind, Delivery, DeliveryId, ErrorClass, EventName, Failed, State, StoreError,
+    Attempt, ClaimKind, Delivery, DeliveryId, ErrorClass, EventName, Failed, Retired, State,
+    StoreError, Unreadable,
 };
 use http::StatusCode;
 
@@ -20,7 +21,8 @@ pub use self::tracing::TracingObserver;
 use crate::outcome::Outcome;
 use crate::rejection::Rejection;
 
-/// Is told what happens in a [`GithubWebhookLayer`](crate::GithubWebhookLayer).
+/// Is told what happens in a [`GithubWebhookLayer`](crate::GithubWebhookLayer) and its
+/// [`Worker`](crate::Worker).
 ///
 /// It is called in the middle of requests: it must be quick and must not block or panic. Two observers are one as a
 /// tuple, and `()` observes nothing.
@@ -86,11 +88,43 @@ pub enum Event<'a> {
         /// What it led to.
         verdict: Claimed,
     },
+    /// A worker took a delivery from the store.
+    #[non_exhaustive]
+    Acquired {
+        /// The attempt that begins.
+        attempt: &'a Attempt,
+        /// The delivery.
+        delivery: &'a Delivery,
+        /// How it was taken.
+        kind: ClaimKind,
+        /// The time since the delivery was first seen.
+        age: Duration,
+    },
+    /// A worker found a delivery whose attempts are used up: it is dead.
+    #[non_exhaustive]
+    Retired {
+        /// The delivery.
+        retired: &'a Retired,
+    },
+    /// A worker cannot read the payload of a delivery that it took. It is tried again like one that failed.
+    #[non_exhaustive]
+    Unreadable {
+        /// The delivery id.
+        id: &'a DeliveryId,
+        /// Why.
+        error: &'a Unreadable,
+    },
+    /// A handler of a worker was still running when its lease was over, and was dropped.
+    #[non_exhaustive]
+    Stopped {
+        /// The attempt.
+        attempt: &'a Attempt,
+    },
     /// An operation of the store ended.
     #[non_exhaustive]
     Stored {
-        /// The delivery id.
-        id: &'a DeliveryId,
+        /// The delivery id, if the operation is about one.
+        id: Option<&'a DeliveryId>,
         /// The operation.
         operation: Operation,
         /// How long it took.
@@ -169,6 +203,8 @@ pub enum Claimed {
         /// The number of the attempt that begins.
         attempt: u32,
     },
+    /// It was stored, for a worker to run.
+    Accepted,
     /// It stands there already.
     Standing(State),
     /// It stands there already, and the same delivery id came with other bytes before.
@@ -192,10 +228,11 @@ impl Claimed {
                 kind: ClaimKind::Takeover,
                 ..
             } => "takeover",
+            Self::Accepted => "accepted",
             Self::Standing(state) | Self::BodyMismatch(state) => match state {
                 State::Completed => "duplicate",
-                State::Processing => "in_progress",
-                State::Received | State::Failed => "retry_later",
+                State::Received | State::Processing => "in_progress",
+                State::Failed => "retry_later",
                 State::Dead => "dead",
             },
         }
@@ -208,6 +245,12 @@ impl Claimed {
 pub enum Operation {
     /// Claiming.
     Claim,
+    /// Storing a delivery for a worker.
+    Enqueue,
+    /// Taking what is due.
+    Acquire,
+    /// Storing the payload of a delivery that is being worked on.
+    Keep,
     /// Renewing a lease.
     Renew,
     /// Completing an attempt.
@@ -226,6 +269,9 @@ impl Operation {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Claim => "claim",
+            Self::Enqueue => "enqueue",
+            Self::Acquire => "acquire",
+            Self::Keep => "keep",
             Self::Renew => "renew",
             Self::Complete => "complete",
             Self::Fail => "fail",

@@ -28,11 +28,12 @@ pub enum Outcome {
     Completed,
     /// The inner service ran and failed; its status is the answer.
     Failed,
-    /// The inner service is still running and its result will be recorded. 202.
+    /// The delivery is stored and a worker will run it, or the inner service is still running and its result will be
+    /// recorded. 202.
     Accepted,
     /// The delivery was completed before. 200.
     Duplicate,
-    /// Another attempt works on the delivery. 202.
+    /// An attempt works on the delivery, or it is stored and about to run. 202.
     InProgress,
     /// The delivery failed and waits for its next attempt. 202.
     RetryLater,
@@ -118,6 +119,9 @@ impl Answer {
     pub(crate) fn unavailable(rejection: Rejection) -> Self {
         let text = match rejection {
             Rejection::Draining => "the receiver is shutting down; redeliver in a moment",
+            Rejection::Backlog => {
+                "the receiver holds as many deliveries as it was told to; redeliver later"
+            }
             Rejection::Memory => {
                 "the receiver holds as many deliveries as it has memory for; redeliver in a moment"
             }
@@ -134,11 +138,21 @@ impl Answer {
         Self::new(Outcome::Ignored, StatusCode::NO_CONTENT, "")
     }
 
-    pub(crate) const fn accepted() -> Self {
+    /// For an attempt that goes on without its request.
+    pub(crate) const fn running() -> Self {
         Self::new(
             Outcome::Accepted,
             StatusCode::ACCEPTED,
             "the delivery is still being worked on; its result will be recorded",
+        )
+    }
+
+    /// For a delivery that a worker will run.
+    pub(crate) const fn accepted() -> Self {
+        Self::new(
+            Outcome::Accepted,
+            StatusCode::ACCEPTED,
+            "the delivery is stored and will be worked on",
         )
     }
 
@@ -163,12 +177,12 @@ impl Answer {
                 StatusCode::OK,
                 "the delivery was completed before",
             ),
-            State::Processing => Self::new(
+            State::Received | State::Processing => Self::new(
                 Outcome::InProgress,
                 StatusCode::ACCEPTED,
-                "another attempt is working on the delivery",
+                "the delivery is being worked on, or is about to be",
             ),
-            State::Received | State::Failed => Self::new(
+            State::Failed => Self::new(
                 Outcome::RetryLater,
                 StatusCode::ACCEPTED,
                 "the delivery waits for its next attempt",

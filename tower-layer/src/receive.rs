@@ -1,13 +1,14 @@
-//! From a request to a won claim, or to an answer.
+//! From a request to a won claim or a stored delivery, or to an answer.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hookclaim::{
-    BodyVerifier, Claim, ClaimKey, ClaimOutcome, Delivery, DeliveryHead, DeliveryStore, Held,
-    KeyError, Signature, SignedBody, State,
+    BodyVerifier, Claim, ClaimKey, ClaimOutcome, Delivery, DeliveryHead, DeliveryStore,
+    DurableStore, Enqueue, EnqueueOutcome, Held, KeyError, Signature, SignedBody, State,
 };
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, request};
@@ -35,7 +36,7 @@ pub(crate) fn check_head<St>(
         let text = "a delivery comes by POST";
         return Err(Answer::refused(Rejection::Method, text));
     }
-    if settings.drain.is_draining() {
+    if settings.engine.drain.is_draining() {
         return Err(Answer::unavailable(Rejection::Draining));
     }
     let (head, signature) = DeliveryHead::parse(headers)
@@ -200,21 +201,11 @@ pub(crate) async fn claim<St: DeliveryStore>(
     head: DeliveryHead,
     (body, reservation): (SignedBody, Reservation),
 ) -> Result<Won, Answer> {
-    settings.emit(&Event::Verified {
-        id: head.id(),
-        event: head.event(),
-        secret: body.verified().secret_name(),
-    });
-    if *head.event() == "ping" {
-        return Err(Answer::pong());
-    }
-    if !settings.lets_through(head.event()) {
-        return Err(Answer::ignored());
-    }
     let (delivery, key) = identify(&settings, head, body)?;
-    let claim = Claim::new(&delivery, key, settings.lease);
-    let outcome = settings
-        .stored(Operation::Claim, delivery.id(), settings.store.claim(claim))
+    let engine = &settings.engine;
+    let claim = engine.store.claim(Claim::new(&delivery, key, engine.lease));
+    let outcome = engine
+        .stored(Operation::Claim, Some(delivery.id()), claim)
         .await
         .map_err(|_| Answer::unavailable(Rejection::Store))?;
     let (verdict, held) = match outcome {
@@ -247,12 +238,76 @@ fn standing(state: State) -> (Claimed, Result<Held, State>) {
     (Claimed::Standing(state), Err(state))
 }
 
-/// The delivery, and what it is claimed under.
+/// From a signed body to a stored delivery; there is always an answer.
+///
+/// Dropping the future while the delivery is being stored leaves it stored or not, as if the answer had been lost.
+pub(crate) async fn store<St: DurableStore>(
+    settings: Arc<Settings<St>>,
+    parts: request::Parts,
+    head: DeliveryHead,
+    (body, _reservation): (SignedBody, Reservation),
+) -> Result<Infallible, Answer> {
+    let (delivery, key) = identify(&settings, head, body)?;
+    let engine = &settings.engine;
+    if let Some(backlog) = &settings.backlog
+        && !backlog.has_room(&engine.store).await
+    {
+        return Err(Answer::unavailable(Rejection::Backlog));
+    }
+    let mut enqueue = Enqueue::new(&delivery, key, parts.uri.path()).policy(engine.lease);
+    if let Some(ordering) = &settings.ordering
+        && let Some(key) = ordering(&delivery)
+    {
+        enqueue = enqueue.ordering_key(key);
+    }
+    let enqueue = engine.store.enqueue(enqueue);
+    let outcome = engine
+        .stored(Operation::Enqueue, Some(delivery.id()), enqueue)
+        .await
+        .map_err(|_| Answer::unavailable(Rejection::Store))?;
+    let (verdict, answer) = match outcome {
+        EnqueueOutcome::Accepted => {
+            if let Some(backlog) = &settings.backlog {
+                backlog.add();
+            }
+            (Claimed::Accepted, Answer::accepted())
+        }
+        EnqueueOutcome::Completed => stands(State::Completed),
+        EnqueueOutcome::InProgress => stands(State::Processing),
+        EnqueueOutcome::NotDue { .. } => stands(State::Failed),
+        EnqueueOutcome::Dead => stands(State::Dead),
+        EnqueueOutcome::BodyMismatch { state } => {
+            (Claimed::BodyMismatch(state), Answer::standing(state))
+        }
+    };
+    settings.emit(&Event::Claimed {
+        delivery: &delivery,
+        verdict,
+    });
+    Err(answer)
+}
+
+fn stands(state: State) -> (Claimed, Answer) {
+    (Claimed::Standing(state), Answer::standing(state))
+}
+
+/// The delivery, and what it is claimed under, if it is one that is taken.
 fn identify<St>(
     settings: &Settings<St>,
     head: DeliveryHead,
     body: SignedBody,
 ) -> Result<(Delivery, ClaimKey), Answer> {
+    settings.emit(&Event::Verified {
+        id: head.id(),
+        event: head.event(),
+        secret: body.verified().secret_name(),
+    });
+    if *head.event() == "ping" {
+        return Err(Answer::pong());
+    }
+    if !settings.lets_through(head.event()) {
+        return Err(Answer::ignored());
+    }
     let scoped = settings.scope.source(&settings.source, head.hook_id());
     let source = scoped.as_ref().unwrap_or(&settings.source).clone();
     let delivery = Delivery::new(head, body, source)

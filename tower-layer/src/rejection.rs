@@ -44,6 +44,8 @@ pub enum Rejection {
     Draining,
     /// The bodies in flight take all the memory that is set aside for them.
     Memory,
+    /// As many deliveries wait for a worker as may.
+    Backlog,
     /// The store cannot be reached, or did not answer.
     Store,
 }
@@ -69,6 +71,7 @@ impl Rejection {
             Self::Key => "key",
             Self::Draining => "draining",
             Self::Memory => "memory",
+            Self::Backlog => "backlog",
             Self::Store => "store",
         }
     }
@@ -91,12 +94,17 @@ impl Rejection {
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Draining | Self::Memory | Self::Store => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Draining | Self::Memory | Self::Backlog | Self::Store => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
     pub(crate) const fn is_unavailable(self) -> bool {
-        matches!(self, Self::Draining | Self::Memory | Self::Store)
+        matches!(
+            self,
+            Self::Draining | Self::Memory | Self::Backlog | Self::Store
+        )
     }
 }
 

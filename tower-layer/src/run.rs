@@ -5,28 +5,38 @@ mod renew;
 mod settle;
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
-use hookclaim::{Attempt, DeliveryStore, Failure, Lease};
-use http::{Request, Response, StatusCode};
+use hookclaim::{Attempt, Delivery, DeliveryStore, Failure, Held, Lease, StoredRequest};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tower_service::Service;
 
 use self::catch::CatchUnwind;
 use self::renew::Renewer;
-use self::settle::{End, Settled, Settler};
+pub(crate) use self::settle::Settled;
+use self::settle::{End, Settler};
 use crate::body::ResponseBody;
-use crate::layer::Settings;
-use crate::observe::Event;
+use crate::engine::Engine;
+use crate::flight::CLAIM_TIME;
+use crate::observe::{Event, Operation};
 use crate::outcome::{Answer, Outcome};
 use crate::receive::Won;
 use crate::rejection::Rejection;
 use crate::verdict::judge;
+
+/// The first pause before a locked row is asked again; each further one is twice as long.
+const KEEP_AGAIN: Duration = Duration::from_millis(20);
+
+/// What the operator reads of a handler that did not end in time.
+const STOPPED: &str = "the handler was stopped: it was still running when its lease was over";
 
 /// How a request ended.
 pub(crate) enum Ended<B, E> {
@@ -36,16 +46,101 @@ pub(crate) enum Ended<B, E> {
     Panic(Box<dyn Any + Send>),
 }
 
-/// Runs the attempt. It is driven to its end whether somebody waits for the answer or not: the request's future and,
-/// after it, a task of its own take turns.
-pub(crate) async fn run<S, St, B>(
-    settings: Arc<Settings<St>>,
+/// What is done before an attempt is answered early; made only then.
+pub(crate) type Keeping = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Begins the attempt of a request: the future that runs it, and what is done before an early answer.
+pub(crate) fn begin<S, St, B>(
+    engine: Arc<Engine<St>>,
     mut inner: S,
     won: Won,
-) -> Ended<B, S::Error>
+) -> (
+    impl Future<Output = Ended<B, S::Error>> + Send + 'static,
+    impl FnOnce() -> Keeping + Send + 'static,
+)
 where
-    S: Service<Request<Full<Bytes>>, Response = Response<B>>,
+    S: Service<Request<Full<Bytes>>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
     St: DeliveryStore,
+    B: Send + 'static,
+{
+    let to_keep = {
+        let (engine, delivery) = (Arc::clone(&engine), won.delivery.clone());
+        let (held, uri) = (won.held.clone(), won.parts.uri.clone());
+        move || Box::pin(async move { keep(&engine, &held, &delivery, &uri).await }) as Keeping
+    };
+    // The call itself may panic as well as its future, and does so in here.
+    let work = move |request| async move { inner.call(request).await };
+    let run = async move {
+        let (ended, settled) = run(&engine, work, won, Patience::Endless).await;
+        answer(ended, settled)
+    };
+    (run, to_keep)
+}
+
+/// For a request that begins no attempt.
+pub(crate) fn never<B, E>(
+    never: Infallible,
+) -> (std::future::Pending<Ended<B, E>>, fn() -> Keeping) {
+    match never {}
+}
+
+/// Stores the payload of an attempt that is about to be answered, and says what the answer is.
+///
+/// A store that keeps no payloads leaves the attempt to itself: should it fail, a redelivery is needed.
+async fn keep<St: DeliveryStore>(
+    engine: &Engine<St>,
+    held: &Held,
+    delivery: &Delivery,
+    uri: &Uri,
+) -> Answer {
+    let request = StoredRequest::of(delivery, uri.path());
+    let mut pause = KEEP_AGAIN;
+    let keep = async {
+        loop {
+            let kept = engine.store.keep(held, request.clone());
+            let kept = engine.stored(Operation::Keep, Some(delivery.id()), kept);
+            match kept.await {
+                // Locked, as by the handler's own transaction, which may be over in a moment.
+                Err(error) if error.is_busy() => sleep(pause).await,
+                kept => return kept,
+            }
+            pause *= 2;
+        }
+    };
+    match timeout(CLAIM_TIME, keep).await {
+        Ok(Ok(_)) => Answer::running(),
+        Ok(Err(error)) if error.is_lease_lost() => Answer::in_progress(),
+        Ok(Err(_)) | Err(_) => Answer::unavailable(Rejection::Store),
+    }
+}
+
+/// How long a handler may go on whose lease cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as it likes: it was told, and it can no longer complete the delivery.
+    Endless,
+    /// Until its lease is over: then another attempt may begin, and this one's place is needed.
+    Lease,
+}
+
+/// Why a handler was dropped before it was done.
+enum Dropped {
+    HandedBack,
+    Stopped,
+}
+
+/// Runs an attempt and records how it ends. It has to be driven to its end.
+pub(crate) async fn run<St, B, E, W>(
+    engine: &Engine<St>,
+    work: impl FnOnce(Request<Full<Bytes>>) -> W,
+    won: Won,
+    patience: Patience,
+) -> (Ended<B, E>, Settled)
+where
+    St: DeliveryStore,
+    W: Future<Output = Result<Response<B>, E>>,
 {
     let Won {
         parts,
@@ -55,7 +150,7 @@ where
     } = won;
     let begin = Instant::now();
     let (attempt, cancel) = Attempt::new(&held);
-    let lease = Lease::new(settings.store.clone(), held);
+    let lease = Lease::new(engine.store.clone(), held);
 
     let mut request = Request::from_parts(parts, Full::new(delivery.raw().clone()));
     let extensions = request.extensions_mut();
@@ -63,50 +158,65 @@ where
     extensions.insert(attempt.clone());
     extensions.insert(lease.clone());
 
-    let mut renewer = Renewer::new(&settings, &lease, &attempt, cancel);
+    let mut renewer = Renewer::new(engine, &lease, &attempt, cancel);
     let result = {
-        // The call itself may panic as well as its future.
-        let mut work = pin!(CatchUnwind::new(async move { inner.call(request).await }));
-        let mut renewals = pin!(renewer.renew());
-        let mut handed_back = pin!(settings.drain.handed_back());
-        let mut renewing = true;
+        let mut work = pin!(CatchUnwind::new(async move { work(request).await }));
+        let mut renewals = pin!(async {
+            match patience {
+                Patience::Endless => {
+                    renewer.renew(false).await;
+                    std::future::pending().await
+                }
+                Patience::Lease => renewer.renew_or_stop().await,
+            }
+        });
+        let mut handed_back = pin!(engine.drain.handed_back());
         let mut begun = false;
         poll_fn(|cx| {
             // A shutdown that has run out of patience begins nothing new.
             if !std::mem::replace(&mut begun, true) && handed_back.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
+                return Poll::Ready(Err(Dropped::HandedBack));
             }
             if let Poll::Ready(result) = work.as_mut().poll(cx) {
-                return Poll::Ready(Some(result));
+                return Poll::Ready(Ok(result));
             }
             // The lease and a shutdown are of no concern to a handler that is done.
-            if renewing {
-                renewing = renewals.as_mut().poll(cx).is_pending();
+            if renewals.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(Dropped::Stopped));
             }
-            handed_back.as_mut().poll(cx).map(|()| None)
+            handed_back
+                .as_mut()
+                .poll(cx)
+                .map(|()| Err(Dropped::HandedBack))
         })
         .await
     };
     let ran = begin.elapsed();
 
-    let backoff = || settings.backoff.delay(attempt.number());
-    let (result, end) = match result {
-        None => {
+    let backoff = || engine.backoff.delay(attempt.number());
+    let (ended, end) = match result {
+        Err(Dropped::HandedBack) => {
             let answer = Answer::unavailable(Rejection::Draining);
             (Ended::Response(answer.into_response()), End::Release)
         }
-        Some(Ok(Ok(mut response))) => {
-            let failure = judge(&mut response, &settings.backoff, attempt.number());
+        Err(Dropped::Stopped) => {
+            engine.emit(&Event::Stopped { attempt: &attempt });
+            let failure = Failure::transient(STOPPED, backoff());
+            let answer = Answer::in_progress();
+            (Ended::Response(answer.into_response()), End::Fail(failure))
+        }
+        Ok(Ok(Ok(mut response))) => {
+            let failure = judge(&mut response, &engine.backoff, attempt.number());
             let end = failure.map_or(End::Complete, End::Fail);
             (Ended::Response(response.map(ResponseBody::inner)), end)
         }
-        Some(Ok(Err(error))) => {
+        Ok(Ok(Err(error))) => {
             let failure = Failure::transient("the handler's service returned an error", backoff());
             (Ended::Error(error), End::Fail(failure))
         }
-        Some(Err(panic)) => {
+        Ok(Err(panic)) => {
             let message = catch::message(&*panic);
-            settings.emit(&Event::Panicked {
+            engine.emit(&Event::Panicked {
                 attempt: &attempt,
                 message,
             });
@@ -115,7 +225,7 @@ where
         }
     };
     let settled = Settler {
-        settings: &settings,
+        engine,
         lease: &lease,
         delivery: &delivery,
         attempt: &attempt,
@@ -125,7 +235,7 @@ where
     }
     .settle(end)
     .await;
-    answer(result, settled)
+    (ended, settled)
 }
 
 /// What the sender gets to see: the row decides, and the response where it agrees.

@@ -1,13 +1,14 @@
 //! The service.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hookclaim::DeliveryStore;
-use http::{Request, Response};
+use hookclaim::{DeliveryHead, DeliveryStore, DurableStore};
+use http::{Request, Response, request};
 use http_body::Body;
 use http_body_util::Full;
 use tokio::runtime::Handle;
@@ -18,9 +19,10 @@ use crate::body::ResponseBody;
 use crate::flight::{About, Arrival, Flight};
 use crate::future::ResponseFuture;
 use crate::layer::Settings;
+use crate::mode::{Durable, Inline};
 use crate::observe::Event;
 use crate::outcome::{Answer, Outcome};
-use crate::receive::{self, Discard, Reader};
+use crate::receive::{self, Discard, Reader, Won};
 use crate::rejection::Rejection;
 use crate::run;
 
@@ -30,14 +32,22 @@ use crate::run;
 /// over the wire; method, URI, headers and extensions of the request are kept, and the extensions hold the
 /// [`Delivery`](hookclaim::Delivery), the [`Attempt`](hookclaim::Attempt) and the [`Lease<St>`](hookclaim::Lease)
 /// besides.
-pub struct GithubWebhook<S, St> {
+///
+/// In the mode [`Durable`] it only stores deliveries, and the inner service is not called: a
+/// [`Worker`](crate::Worker) has one of its own.
+pub struct GithubWebhook<S, St, M = Inline> {
     inner: S,
     settings: Arc<Settings<St>>,
+    mode: PhantomData<fn() -> M>,
 }
 
-impl<S, St> GithubWebhook<S, St> {
+impl<S, St, M> GithubWebhook<S, St, M> {
     pub(crate) fn new(inner: S, settings: Arc<Settings<St>>) -> Self {
-        Self { inner, settings }
+        Self {
+            inner,
+            settings,
+            mode: PhantomData,
+        }
     }
 
     /// The inner service.
@@ -51,16 +61,17 @@ impl<S, St> GithubWebhook<S, St> {
     }
 }
 
-impl<S: Clone, St> Clone for GithubWebhook<S, St> {
+impl<S: Clone, St, M> Clone for GithubWebhook<S, St, M> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
             settings: Arc::clone(&self.settings),
+            mode: PhantomData,
         }
     }
 }
 
-impl<S: fmt::Debug, St> fmt::Debug for GithubWebhook<S, St> {
+impl<S: fmt::Debug, St, M> fmt::Debug for GithubWebhook<S, St, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("GithubWebhook");
         f.field("inner", &self.inner);
@@ -86,8 +97,81 @@ where
     }
 
     fn call(&mut self, request: Request<ReqB>) -> Self::Future {
+        let landing = match self.land(request) {
+            Ok(landing) => landing,
+            Err(response) => return ResponseFuture::answered(response),
+        };
+        // The service in `self` was polled ready. It goes along; a fresh clone stays.
+        let fresh = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, fresh);
+        let settings = Arc::clone(&self.settings);
+        let engine = Arc::clone(&self.settings.engine);
+        let Landing {
+            arrival,
+            parts,
+            head,
+        } = landing;
+        let to_claim = move |signed| receive::claim(settings, parts, head, signed);
+        let to_run = move |won: Won| run::begin(engine, inner, won);
+        ResponseFuture::flying(Box::pin(Flight::new(arrival, to_claim, to_run)))
+    }
+}
+
+impl<S, St, ReqB, B> Service<Request<ReqB>> for GithubWebhook<S, St, Durable>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>>,
+    S::Error: Send + 'static,
+    St: DurableStore,
+    ReqB: Body<Data = Bytes> + Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<B, S::Error>;
+
+    /// Always ready: the inner service has no part in it.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqB>) -> Self::Future {
+        let landing = match self.land(request) {
+            Ok(landing) => landing,
+            Err(response) => return ResponseFuture::answered(response),
+        };
+        let settings = Arc::clone(&self.settings);
+        let Landing {
+            arrival,
+            parts,
+            head,
+        } = landing;
+        let to_store = move |signed| receive::store(settings, parts, head, signed);
+        ResponseFuture::flying(Box::pin(Flight::new(
+            arrival,
+            to_store,
+            run::never::<B, S::Error>,
+        )))
+    }
+}
+
+/// A request whose head is in order.
+struct Landing<St, ReqB> {
+    arrival: Arrival<St, ReqB>,
+    parts: request::Parts,
+    head: DeliveryHead,
+}
+
+impl<S, St, M> GithubWebhook<S, St, M> {
+    /// Checks what can be checked before the body.
+    fn land<ReqB, B>(
+        &self,
+        request: Request<ReqB>,
+    ) -> Result<Landing<St, ReqB>, Response<ResponseBody<B>>>
+    where
+        ReqB: Body<Data = Bytes> + Send + 'static,
+    {
         let begin = Instant::now();
-        let running = self.settings.drain.enter();
+        let running = self.settings.engine.drain.enter();
         let (parts, body) = request.into_parts();
         let checked = receive::check_head(&self.settings, &parts.method, &parts.headers);
         let announced = receive::announced_len(&parts.headers, &body);
@@ -103,13 +187,9 @@ where
                 discard(body);
                 let response = answer.into_response();
                 self.tell(&response, begin);
-                return ResponseFuture::answered(response);
+                return Err(response);
             }
         };
-
-        // The service in `self` was polled ready. It goes along; a fresh clone stays.
-        let fresh = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, fresh);
         let settings = Arc::clone(&self.settings);
         let arrival = Arrival {
             body,
@@ -120,17 +200,13 @@ where
             running,
             settings,
         };
-        let settings = Arc::clone(&self.settings);
-        let to_claim = {
-            let settings = Arc::clone(&settings);
-            move |signed| receive::claim(settings, parts, head, signed)
-        };
-        let to_run = move |won| run::run(settings, inner, won);
-        ResponseFuture::flying(Box::pin(Flight::new(arrival, to_claim, to_run)))
+        Ok(Landing {
+            arrival,
+            parts,
+            head,
+        })
     }
-}
 
-impl<S, St> GithubWebhook<S, St> {
     fn tell<B>(&self, response: &Response<B>, begin: Instant) {
         self.settings.emit(&Event::Answered {
             id: None,

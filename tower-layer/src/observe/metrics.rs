@@ -1,6 +1,6 @@
 //! Events as metrics.
 
-use hookclaim::{Failed, State};
+use hookclaim::{ClaimKind, Failed, State};
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 
 use super::{Claimed, Event, Observer, Settlement};
@@ -12,7 +12,8 @@ use super::{Claimed, Event, Observer, Settlement};
 /// | `hookclaim_received_total` | `event`, `outcome` | requests that were answered |
 /// | `hookclaim_rejected_total` | `reason` | requests that were refused or turned away |
 /// | `hookclaim_verified_total` | `secret` | signed bodies, by the name of the secret |
-/// | `hookclaim_claims_total` | `result` | claims: `won`, `retry`, `takeover`, `duplicate`, `in_progress`, … |
+/// | `hookclaim_claims_total` | `result` | claims of requests: `won`, `retry`, `takeover`, `accepted`, `duplicate`, `in_progress`, `retry_later`, `dead` |
+/// | `hookclaim_acquired_total` | `kind` | deliveries that a worker took: `fresh`, `retry`, `takeover` |
 /// | `hookclaim_duplicates_total` | | deliveries that were completed before |
 /// | `hookclaim_body_mismatches_total` | | delivery ids that came with another body before |
 /// | `hookclaim_attempts_total` | `result` | attempts by how they ended |
@@ -20,6 +21,9 @@ use super::{Claimed, Event, Observer, Settlement};
 /// | `hookclaim_lease_lost_total` | | attempts that another one took over from |
 /// | `hookclaim_panics_total` | | panics of the handler |
 /// | `hookclaim_detached_total` | | attempts that went on without their request |
+/// | `hookclaim_stopped_total` | | handlers of a worker that were dropped because their lease was over |
+/// | `hookclaim_unreadable_total` | | payloads that a worker could not read |
+/// | `hookclaim_start_seconds` | | how long fresh deliveries waited for a worker |
 /// | `hookclaim_handler_seconds` | `event` | how long the handler ran |
 /// | `hookclaim_response_seconds` | | how long senders waited |
 /// | `hookclaim_store_seconds` | `operation` | how long the store took |
@@ -55,10 +59,23 @@ impl MetricsObserver {
             (PANICS, "Panics of the handler"),
             (DETACHED, "Attempts that went on without their request"),
             (STORE_ERRORS, "Operations of the store that failed"),
+            (
+                ACQUIRED,
+                "Deliveries that a worker took from the store, by how",
+            ),
+            (
+                STOPPED,
+                "Handlers that were dropped because their lease was over",
+            ),
+            (UNREADABLE, "Payloads that a worker could not read"),
         ] {
             describe_counter!(name, text);
         }
         for (name, text) in [
+            (
+                START_SECONDS,
+                "How long fresh deliveries waited for a worker",
+            ),
             (HANDLER_SECONDS, "How long the handler ran, by event"),
             (RESPONSE_SECONDS, "How long senders waited for an answer"),
             (STORE_SECONDS, "How long the store took, by operation"),
@@ -87,6 +104,10 @@ const LEASE_LOST: &str = "hookclaim_lease_lost_total";
 const PANICS: &str = "hookclaim_panics_total";
 const DETACHED: &str = "hookclaim_detached_total";
 const STORE_ERRORS: &str = "hookclaim_store_errors_total";
+const ACQUIRED: &str = "hookclaim_acquired_total";
+const STOPPED: &str = "hookclaim_stopped_total";
+const UNREADABLE: &str = "hookclaim_unreadable_total";
+const START_SECONDS: &str = "hookclaim_start_seconds";
 const HANDLER_SECONDS: &str = "hookclaim_handler_seconds";
 const RESPONSE_SECONDS: &str = "hookclaim_response_seconds";
 const STORE_SECONDS: &str = "hookclaim_store_seconds";
@@ -118,6 +139,22 @@ impl Observer for MetricsObserver {
                     counter!(STORE_ERRORS, "operation" => operation.as_str()).increment(1);
                 }
             }
+            Event::Acquired { kind, age, .. } => {
+                let kind = match kind {
+                    ClaimKind::Fresh => "fresh",
+                    ClaimKind::Retry => "retry",
+                    ClaimKind::Takeover => "takeover",
+                };
+                counter!(ACQUIRED, "kind" => kind).increment(1);
+                if kind == "fresh" {
+                    histogram!(START_SECONDS).record(age);
+                }
+            }
+            Event::Retired { retired } => {
+                counter!(DEAD, "event" => retired.event.label()).increment(1);
+            }
+            Event::Unreadable { .. } => counter!(UNREADABLE).increment(1),
+            Event::Stopped { .. } => counter!(STOPPED).increment(1),
             Event::Panicked { .. } => counter!(PANICS).increment(1),
             Event::LeaseLost { .. } => counter!(LEASE_LOST).increment(1),
             Event::LeaseExpiring { .. } => {}

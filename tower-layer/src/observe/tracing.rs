@@ -54,7 +54,7 @@ impl Observer for TracingObserver {
                 // Told by events of their own.
                 if !error.is_lease_lost() && !error.is_busy() {
                     error!(
-                        delivery.id = %id,
+                        delivery.id = id.map(tracing::field::display),
                         operation = operation.as_str(),
                         took_ms = millis(took),
                         error = error as &dyn std::error::Error,
@@ -63,6 +63,36 @@ impl Observer for TracingObserver {
                 }
             }
             Event::Stored { error: None, .. } => {}
+            Event::Acquired {
+                attempt,
+                delivery,
+                kind,
+                age,
+            } => debug!(
+                delivery.id = %delivery.id(),
+                delivery.event = %delivery.event(),
+                delivery.action = delivery.action(),
+                attempt = attempt.number(),
+                claim = ?kind,
+                age_ms = millis(age),
+                "delivery taken"
+            ),
+            Event::Retired { retired } => error!(
+                delivery.id = %retired.delivery_id,
+                delivery.event = %retired.event,
+                attempt = retired.attempts,
+                "delivery is dead: its attempts are used up, and the last one did not say how it ended"
+            ),
+            Event::Unreadable { id, error } => error!(
+                delivery.id = %id,
+                error = error as &dyn std::error::Error,
+                "payload cannot be read"
+            ),
+            Event::Stopped { attempt } => error!(
+                delivery.id = %attempt.delivery_id(),
+                attempt = attempt.number(),
+                "handler stopped: it was still running when its lease was over"
+            ),
             Event::Panicked { attempt, message } => error!(
                 delivery.id = %attempt.delivery_id(),
                 attempt = attempt.number(),

@@ -8,7 +8,7 @@ use hookclaim::{
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::layer::Settings;
+use crate::engine::Engine;
 use crate::observe::{Event, Operation, Settlement};
 
 /// How often a store that does not answer is asked.
@@ -34,7 +34,7 @@ pub(super) enum End {
 
 /// How an attempt was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(crate) enum Settled {
     Completed,
     Failed,
     Released,
@@ -44,7 +44,7 @@ pub(super) enum Settled {
 
 /// Records how one attempt ended.
 pub(super) struct Settler<'a, St> {
-    pub(super) settings: &'a Settings<St>,
+    pub(super) engine: &'a Engine<St>,
     pub(super) lease: &'a Lease<St>,
     pub(super) delivery: &'a Delivery,
     pub(super) attempt: &'a Attempt,
@@ -81,11 +81,11 @@ impl<St: DeliveryStore> Settler<'_, St> {
             (Err(_), _) => (Settlement::Unknown, Settled::Unknown),
         };
         if settled == Settled::LeaseLost && !self.lost {
-            self.settings.emit(&Event::LeaseLost {
+            self.engine.emit(&Event::LeaseLost {
                 attempt: self.attempt,
             });
         }
-        self.settings.emit(&Event::Settled {
+        self.engine.emit(&Event::Settled {
             attempt: self.attempt,
             delivery: self.delivery,
             settlement,
@@ -97,7 +97,7 @@ impl<St: DeliveryStore> Settler<'_, St> {
     /// The end of an attempt whose transaction came to nothing: it may commit next time, whatever the status said. The
     /// handler's own failure tells more than that, where there is one.
     fn not_committed(&self, end: End) -> End {
-        let delay = || self.settings.backoff.delay(self.attempt.number());
+        let delay = || self.engine.backoff.delay(self.attempt.number());
         match end {
             End::Complete => End::Fail(Failure::transient(NOT_COMMITTED, delay())),
             End::Fail(failure) if failure.class() == ErrorClass::Permanent => {
@@ -152,7 +152,7 @@ impl<St: DeliveryStore> Settler<'_, St> {
     async fn standing(&self) -> Result<Option<State>, StoreError> {
         let held = self.lease.held();
         let record = self
-            .patiently(Operation::Inspect, self.settings.store.inspect(&held.key))
+            .patiently(Operation::Inspect, self.engine.store.inspect(&held.key))
             .await?;
         Ok(record
             .filter(|record| record.token == held.token)
@@ -160,7 +160,7 @@ impl<St: DeliveryStore> Settler<'_, St> {
     }
 
     async fn write(&self, end: &End) -> Result<Recorded, StoreError> {
-        let (store, held) = (&self.settings.store, self.lease.held());
+        let (store, held) = (&self.engine.store, self.lease.held());
         match end {
             End::Complete => self
                 .patiently(Operation::Complete, store.complete(held))
@@ -191,8 +191,8 @@ impl<St: DeliveryStore> Settler<'_, St> {
                 ))
             })
         };
-        self.settings
-            .stored(operation, self.delivery.id(), work)
+        self.engine
+            .stored(operation, Some(self.delivery.id()), work)
             .await
     }
 }
