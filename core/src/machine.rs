@@ -173,20 +173,14 @@ pub fn acquire(
 
 /// Whether `other` keeps `record` from starting, both of one source and ordering key.
 ///
-/// One that runs does. So does one that arrived earlier and is due, or, in strict order, will be. One that has begun
-/// and whose lease ran out is taken over before those that wait: they wait for it. Of several such the earlier goes
-/// first.
+/// One that runs does. So does one that arrived earlier and is due, or, in strict order, will be.
 #[must_use]
 pub fn goes_first(other: &Record, record: &Record, order: Order, now: Timestamp) -> bool {
     let earlier = (other.received_at, &other.key) < (record.received_at, &record.key);
-    let begun = record.state == State::Processing;
     match other.state {
-        State::Processing => {
-            other.key != record.key && (!begun || earlier || !is_lease_over(other, now))
-        }
+        State::Processing => other.key != record.key,
         State::Received | State::Failed => {
-            !begun
-                && earlier
+            earlier
                 && other.has_payload
                 && (order == Order::Strict || other.retry_at.is_none_or(|at| at <= now))
         }

@@ -34,10 +34,10 @@ due as materialized (
         from hookclaim_deliveries o
         where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3) and o.key <> x.key
           and (
-            o.state = 1
+            o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
             or (o.received_at, o.key) < (x.received_at, x.key)
             and o.request is not null
-            and ($10::boolean or o.retry_at <= (select now from clock))
+            and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
           )
       )
     )
@@ -57,10 +57,11 @@ expired as materialized (
         select
         from hookclaim_deliveries o
         where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3) and o.key <> x.key
-          and o.state = 1
           and (
-            (o.received_at, o.key) < (x.received_at, x.key)
-            or o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
+            o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
+            or (o.received_at, o.key) < (x.received_at, x.key)
+            and o.request is not null
+            and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
           )
       )
     )

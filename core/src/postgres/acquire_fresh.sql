@@ -11,11 +11,24 @@ summary as materialized (
   from clock
 ),
 fresh as materialized (
-  select x.source, x.key, x.retry_at, x.ordering_key is not null as ordered
+  select x.source, x.key, x.retry_at, x.ordering_key, x.received_at
   from hookclaim_deliveries x
   where x.state in (0, 3) and x.state + 0 = 0 and x.attempts = 0 and x.request is not null
     and x.retry_at > (select now from clock) - $11::bigint and x.retry_at <= (select now from clock)
     and x.source >= $1::text and x.source <= $2::text
+  order by x.retry_at desc, x.source desc, x.key desc
+  limit $12::bigint + 1
+),
+candidates as materialized (
+  select l.tid, x.ordering_key is not null as ordered, l.size
+  from fresh x
+  cross join lateral (
+    select i.ctid as tid, octet_length(i.payload) as size
+    from hookclaim_deliveries i
+    where i.source = x.source and i.key = x.key and i.retry_at + 0 = x.retry_at and i.state + 0 = 0
+    for no key update skip locked
+  ) l
+  where (select count(*) from fresh) <= $12::bigint
     and (
       x.ordering_key is null
       or not exists (
@@ -23,25 +36,12 @@ fresh as materialized (
         from hookclaim_deliveries o
         where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3) and o.key <> x.key
           and (
-            o.state = 1
+            o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
             or (o.received_at, o.key) < (x.received_at, x.key)
             and o.request is not null
-            and ($10::boolean or o.retry_at <= (select now from clock))
+            and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
           )
       )
     )
-  order by x.retry_at desc, x.source desc, x.key desc
-  limit $12::bigint + 1
-),
-candidates as materialized (
-  select l.tid, f.ordered, l.size
-  from fresh f
-  cross join lateral (
-    select i.ctid as tid, octet_length(i.payload) as size
-    from hookclaim_deliveries i
-    where i.source = f.source and i.key = f.key and i.retry_at + 0 = f.retry_at and i.state + 0 = 0
-    for no key update skip locked
-  ) l
-  where (select count(*) from fresh) <= $12::bigint
   limit $3::bigint
 ),
