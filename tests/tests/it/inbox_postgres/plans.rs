@@ -2,9 +2,9 @@
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row as _};
 
-use hookclaim::PostgresStore;
+use hookclaim::{DeliveryStore, DurableStore, PostgresStore, Renewal, StoredRequest};
 
-use super::stock_due;
+use super::{ask, stock_due, work};
 use crate::stores::real;
 
 /// The plan that is made once, whatever the values.
@@ -55,11 +55,50 @@ async fn no_statement_reads_a_whole_table_but_those_that_list_and_count() {
             if statement.contains("due as materialized")
                 || statement.contains("fresh as materialized")
             {
-                assert!(plan.contains("hookclaim_deliveries_due"), "{plan}");
+                for index in ["due", "order", "running"] {
+                    let index = format!("hookclaim_deliveries_{index} on");
+                    assert!(plan.contains(&index), "{index}\n{plan}");
+                }
                 assert!(!plan.contains("Sort"), "{plan}");
                 assert!(!plan.contains("Bitmap"), "{plan}");
                 assert!(!plan.contains("Hash"), "{plan}");
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_writes_no_index_and_no_payload() {
+    let bench = real::postgres().await;
+    let large = StoredRequest::new(vec![b'x'; 300_000]);
+    bench.store.enqueue(work("large", large)).await.unwrap();
+    let held = bench.store.acquire(ask(1)).await.unwrap().started[0]
+        .held
+        .clone();
+    let payloads = "select pg_relation_size(reltoastrelid) from pg_class where relname = 'hookclaim_deliveries'";
+    let before: i64 = sqlx::query_scalar(payloads)
+        .fetch_one(bench.store.pool())
+        .await
+        .unwrap();
+    for _ in 0..5 {
+        let renewed = bench.store.renew(&held).await.unwrap();
+        assert!(matches!(renewed, Renewal::Renewed { .. }));
+    }
+    let after: i64 = sqlx::query_scalar(payloads)
+        .fetch_one(bench.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(before, after);
+    // Counted with a delay: one update is the taking, the others are the renewals.
+    let heap_only = hookclaim_tests::eventually("the updates are counted", || async {
+        let (updates, heap_only): (i64, i64) = sqlx::query_as(
+            "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'hookclaim_deliveries'",
+        )
+        .fetch_one(bench.store.pool())
+        .await
+        .unwrap();
+        (updates == 6).then_some(heap_only)
+    })
+    .await;
+    assert_eq!(heap_only, 5);
 }
