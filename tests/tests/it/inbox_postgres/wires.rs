@@ -8,19 +8,22 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use hookclaim::{
-    DeliveryStore, DurableStore, EnqueueOutcome, PostgresStore, State, StoredRequest,
+    Changes, DeliveryStore, DurableStore, EnqueueOutcome, PostgresStore, State, StoredRequest,
     TransactionalDurableStore, TransactionalStore,
 };
 use hookclaim_tests::postgres::PgCluster;
 
 use super::{ask, count, stock_due, stores, work};
 
-/// A way to the cluster on which one answer can be lost, together with its connection.
+/// A way to the cluster on which one answer can be lost, together with its connection, and on which the connections
+/// that are there can fall silent without an end.
 struct Wire {
     port: u16,
     cut: Arc<AtomicBool>,
+    silence: watch::Sender<()>,
 }
 
 impl Wire {
@@ -29,30 +32,38 @@ impl Wire {
         let port = listener.local_addr().unwrap().port();
         let cut = Arc::new(AtomicBool::new(false));
         let cutting = Arc::clone(&cut);
+        let silence = watch::Sender::new(());
+        let silencing = silence.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
                 let cut = Arc::clone(&cutting);
+                let mut silenced = silencing.subscribe();
                 tokio::spawn(async move {
                     let (mut from_client, mut to_client) = client.into_split();
                     let (mut from_server, mut to_server) = server.into_split();
-                    let asking = tokio::spawn(async move {
-                        let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
-                    });
                     let mut buffer = vec![0; 64 * 1024];
-                    while let Ok(read) = from_server.read(&mut buffer).await {
-                        if read == 0 || cut.swap(false, Ordering::SeqCst) {
-                            break;
+                    let asking = tokio::io::copy(&mut from_client, &mut to_server);
+                    let answering = async {
+                        while let Ok(read) = from_server.read(&mut buffer).await {
+                            if read == 0 || cut.swap(false, Ordering::SeqCst) {
+                                break;
+                            }
+                            if to_client.write_all(&buffer[..read]).await.is_err() {
+                                break;
+                            }
                         }
-                        if to_client.write_all(&buffer[..read]).await.is_err() {
-                            break;
-                        }
+                    };
+                    tokio::select! {
+                        _ = asking => {}
+                        () = answering => {}
+                        // Nothing is carried any more, and nobody is told.
+                        _ = silenced.changed() => std::future::pending().await,
                     }
-                    asking.abort();
                 });
             }
         });
-        Self { port, cut }
+        Self { port, cut, silence }
     }
 }
 
@@ -91,17 +102,23 @@ async fn what_was_taken_or_stored_when_the_answer_was_lost_is_neither_lost_nor_d
     assert_eq!(count(&url, State::Received).await, 4);
 }
 
+async fn heard(changes: &mut Changes, what: &str) {
+    tokio::time::timeout(hookclaim_tests::DEADLINE, changes.changed())
+        .await
+        .unwrap_or_else(|_| panic!("not heard: {what}"));
+}
+
 /// The backend that listens, other than `before`.
 async fn listener(url: &str, before: Option<i32>) -> i32 {
     hookclaim_tests::eventually("somebody listens", || async {
         let mut connection = PgConnection::connect(url).await.unwrap();
-        let listens: Option<i32> = sqlx::query_scalar(
+        let listens: Vec<i32> = sqlx::query_scalar(
             "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen %'",
         )
-        .fetch_optional(&mut connection)
+        .fetch_all(&mut connection)
         .await
         .unwrap();
-        listens.filter(|pid| Some(*pid) != before)
+        listens.into_iter().find(|pid| Some(*pid) != before)
     })
     .await
 }
@@ -111,11 +128,6 @@ async fn other_processes_are_told_also_after_the_listener_was_lost() {
     let (url, stores) = stores(2).await;
     let [sender, hearer] = &stores[..] else {
         unreachable!("there are two")
-    };
-    let heard = async |changes: &mut hookclaim::Changes, what: &str| {
-        tokio::time::timeout(hookclaim_tests::DEADLINE, changes.changed())
-            .await
-            .unwrap_or_else(|_| panic!("not heard: {what}"));
     };
     let mut changes = hearer.changes();
     // Whoever begins to listen has missed something, perhaps.
@@ -150,6 +162,25 @@ async fn other_processes_are_told_also_after_the_listener_was_lost() {
     sender.commit(tx).await.unwrap();
     heard(&mut changes, "the third").await;
     assert_eq!(hearer.acquire(ask(10)).await.unwrap().started.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_whose_connection_fell_silent_finds_out_and_begins_again() {
+    let (url, stores) = stores(1).await;
+    let wire = Wire::lay(PgCluster::shared().port()).await;
+    let options = PgConnectOptions::from_str(&url).unwrap().port(wire.port);
+    let pool = PgPoolOptions::new().connect_with(options).await.unwrap();
+    let hearer = PostgresStore::new(pool);
+    let mut changes = hearer.changes();
+    heard(&mut changes, "the beginning").await;
+    let pid = listener(&url, None).await;
+    wire.silence.send_replace(());
+    // The database goes on to believe that somebody listens.
+    heard(&mut changes, "the new beginning").await;
+    assert_ne!(listener(&url, Some(pid)).await, pid);
+    let request = StoredRequest::new("{}");
+    stores[0].enqueue(work("first", request)).await.unwrap();
+    heard(&mut changes, "the first").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
