@@ -9,18 +9,24 @@ alter table hookclaim_deliveries
   -- what was accepted can be run
   add constraint hookclaim_deliveries_received check (state <> 0 or request is not null),
   alter column payload set storage external;
--- Only what has its payload waits for a worker: what failed inline is in no queue.
+-- Only what has its payload waits for a worker: what failed inline is in no queue. The columns after the first are for
+-- workers of one source, who pass the rows of others without reading them, and make the order a whole one, so that
+-- nothing has to be sorted.
 drop index hookclaim_deliveries_due;
-create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at)
+create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at, source, key)
   where state in (0, 3) and request is not null;
 -- What a worker may have to take over. lease_until is in no index, so that renewals are heap-only updates.
-create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at)
+create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at, source, key)
   where state = 1 and request is not null;
 -- Payloads that were kept of what is completed.
 create index hookclaim_deliveries_kept on hookclaim_deliveries (finished_at)
   where state = 2 and request is not null;
-create index hookclaim_deliveries_order on hookclaim_deliveries (ordering_key, source, received_at)
-  where ordering_key is not null and state in (0, 1, 3);
+-- Who stands before a delivery in its order, and whether one of the same order runs. The predicates keep each question
+-- to its index.
+create index hookclaim_deliveries_order on hookclaim_deliveries (ordering_key, source, received_at, key)
+  where ordering_key is not null and request is not null and state in (0, 1, 3);
+create index hookclaim_deliveries_running on hookclaim_deliveries (ordering_key, source)
+  where ordering_key is not null and state = 1;
 -- Deliveries whose work another delivery of the same business key does.
 create table hookclaim_covered (
   received_at bigint not null,
