@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use hookclaim::{PostgresStore, SqliteStore};
+use hookclaim::{PostgresStore, SealKeys, SqliteStore};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::PgConnectOptions;
 
@@ -90,6 +90,15 @@ impl Database {
             )));
         }
         self.open().await
+    }
+}
+
+impl Store {
+    /// The same with its payloads sealed, if there are keys.
+    pub(crate) fn sealed(self, keys: Option<SealKeys>) -> Self {
+        // The stores take keys once they keep payloads.
+        let _ = keys;
+        self
     }
 }
 

@@ -33,7 +33,7 @@ pub async fn run(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    match config.database.open().await? {
+    match config.open().await? {
         Store::Sqlite(store) => run_on(config, store, listener, shutdown).await,
         Store::Postgres(store) => run_on(config, store, listener, shutdown).await,
     }
