@@ -35,7 +35,7 @@ pub use crate::config::{Config, Mode, WebhookSecrets};
 pub use crate::database::Database;
 pub use crate::error::Error;
 pub use crate::program::execute;
-pub use crate::serve::{app, run};
+pub use crate::serve::{App, app, run};
 pub use crate::telemetry::{LogFilter, LogFormat, Metrics, init_logging};
 
 /// Lower-case hexadecimal digits.

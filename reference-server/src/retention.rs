@@ -18,11 +18,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn sweep(
     store: &impl DeliveryStore,
     retention: &Retention,
-    mut told: impl AsyncFnMut(Pruned) -> bool,
+    mut told: impl FnMut(Pruned) -> bool,
 ) -> Result<(), StoreError> {
     loop {
         let step = store.prune(retention, STEP).await?;
-        if !told(step).await || !step.may_be_more(STEP) {
+        if !told(step) || !step.may_be_more(STEP) {
             return Ok(());
         }
         tokio::time::sleep(PAUSE).await;

@@ -20,6 +20,17 @@ pub enum Mode {
     Inline,
 }
 
+impl Mode {
+    /// Its name, as it is configured.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Durable => "durable",
+            Self::Inline => "inline",
+        }
+    }
+}
+
 impl FromStr for Mode {
     type Err = String;
 

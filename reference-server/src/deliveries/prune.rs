@@ -15,7 +15,7 @@ pub(super) async fn run(
 ) -> Result<(), Error> {
     let spinner = progress::spinner();
     let mut all = Pruned::default();
-    let swept = retention::sweep(store, keep, async |step: Pruned| {
+    let swept = retention::sweep(store, keep, |step| {
         all.records += step.records;
         all.payloads += step.payloads;
         spinner.set_message(text(all));
