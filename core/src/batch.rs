@@ -413,7 +413,7 @@ impl Decided {
         }
     }
 
-    fn stored(self) -> Result<EnqueueOutcome, StoreError> {
+    pub(crate) fn stored(self) -> Result<EnqueueOutcome, StoreError> {
         match self {
             Self::Stored(outcome) => Ok(outcome),
             Self::Claimed(_) => Err(mixed_up()),
@@ -499,7 +499,7 @@ pub(crate) struct Terms {
 }
 
 /// Bytes of payloads that travel in one statement: one that is longer travels alone.
-const MAX_PAYLOADS: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_PAYLOADS: usize = 4 * 1024 * 1024;
 
 impl Plan {
     pub(crate) fn new(claims: &[Asked]) -> Self {

@@ -248,7 +248,7 @@ pub enum Lane {
     #[default]
     Due,
     /// Only those that were never tried and have been due for less than `window`, the newest first; none at all if
-    /// there are more than `flood` of them.
+    /// there are more than `flood` of them, those included whose order keeps them from starting.
     ///
     /// A worker that keeps a few of its places for these starts a fresh delivery at once, however long the queue.
     Fresh {

@@ -173,11 +173,13 @@ pub fn acquire(
 
 /// Whether `other` keeps `record` from starting, both of one source and ordering key.
 ///
-/// One that runs does. So does one that arrived earlier and is due, or, in strict order, will be.
+/// One that runs does. So does one that arrived earlier and is due, or, in strict order, will be. One whose lease is
+/// over is due: it would otherwise keep those from starting that nobody takes over before it.
 #[must_use]
 pub fn goes_first(other: &Record, record: &Record, order: Order, now: Timestamp) -> bool {
     let earlier = (other.received_at, &other.key) < (record.received_at, &record.key);
     match other.state {
+        State::Processing if is_lease_over(other, now) => earlier && other.has_payload,
         State::Processing => other.key != record.key,
         State::Received | State::Failed => {
             earlier

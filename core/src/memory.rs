@@ -231,10 +231,12 @@ impl DeliveryStore for MemoryStore {
 
     #[cfg(feature = "test-util")]
     async fn keep(&self, held: &Held, request: StoredRequest) -> Result<bool, StoreError> {
-        self.settle(&held.key, |record, _| {
-            machine::keep(record, held.token).map(|next| ((), next))
-        })?;
-        self.memory().requests.insert(held.key.clone(), request);
+        let mut memory = self.memory();
+        // One that it has already stays.
+        if let Some(next) = machine::keep(memory.records.get(&held.key), held.token)? {
+            memory.records.insert(held.key.clone(), next);
+            memory.requests.insert(held.key.clone(), request);
+        }
         Ok(true)
     }
 
@@ -421,36 +423,18 @@ impl DurableStore for MemoryStore {
 
 /// The keys that are taken, in the order of their turn.
 #[cfg(feature = "test-util")]
-fn candidates(
+pub(crate) fn candidates(
     records: &HashMap<ClaimKey, Record>,
     acquire: &Acquire,
     now: Timestamp,
 ) -> Vec<ClaimKey> {
     let is_due = |record: &&Record| {
-        record.has_payload
-            && acquire.takes(record.key.source())
-            && match record.state {
-                State::Received | State::Failed => record.retry_at.is_none_or(|at| at <= now),
-                State::Processing => acquire.expired && acquire.lane == Lane::Due,
-                State::Completed | State::Dead => false,
-            }
+        acquire.takes(record.key.source())
+            && (record.state != State::Processing || acquire.expired && acquire.lane == Lane::Due)
             && machine::acquire(record, record.token, &acquire.policy, now).is_some()
-            && (record.ordering_key.is_none()
-                || !records.values().any(|other| {
-                    other.key.source() == record.key.source()
-                        && other.ordering_key == record.ordering_key
-                        && machine::goes_first(other, record, acquire.order, now)
-                }))
     };
     let mut due: Vec<&Record> = records.values().filter(is_due).collect();
-    due.sort_by_key(|record| {
-        let is_expired = record.state == State::Processing;
-        (
-            is_expired,
-            record.retry_at.or(record.claimed_at),
-            &record.key,
-        )
-    });
+    due.sort_by_key(|record| (turn(record), &record.key));
     if let Lane::Fresh { window, flood } = acquire.lane {
         due.retain(|record| {
             let since = record.retry_at.map_or(Duration::ZERO, |at| now.since(at));
@@ -461,8 +445,23 @@ fn candidates(
             due.clear();
         }
     }
+    due.retain(|record| {
+        record.ordering_key.is_none()
+            || !records.values().any(|other| {
+                other.key.source() == record.key.source()
+                    && other.ordering_key == record.ordering_key
+                    && machine::goes_first(other, record, acquire.order, now)
+            })
+    });
     due.truncate(acquire.limit as usize);
     due.into_iter().map(|record| record.key.clone()).collect()
+}
+
+/// What the order of turns goes by: first what is due, then what is to be taken over, each by its time.
+#[cfg(feature = "test-util")]
+pub(crate) fn turn(record: &Record) -> (bool, Option<Timestamp>) {
+    let is_expired = record.state == State::Processing;
+    (is_expired, record.retry_at.or(record.claimed_at))
 }
 
 #[cfg(all(test, feature = "test-util"))]
@@ -473,6 +472,6 @@ mod tests {
     #[tokio::test]
     async fn the_memory_store_conforms() {
         let clock = ManualClock::new();
-        conformance::check(&MemoryStore::with_clock(Arc::new(clock.clone())), &clock).await;
+        conformance::check_durable(&MemoryStore::with_clock(Arc::new(clock.clone())), &clock).await;
     }
 }

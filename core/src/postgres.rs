@@ -1,7 +1,14 @@
 //! A store on Postgres, for any number of processes.
 
+mod acquires;
+mod bell;
+mod claims;
+mod keeping;
+mod link;
+mod marks;
 mod pipeline;
 mod rows;
+mod settles;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,18 +16,22 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Row as _, Transaction};
+use tokio::sync::Mutex;
 
+use self::bell::Bell;
+use self::link::Link;
 use self::pipeline::{CLAIM_PIPELINES, PgPipeline};
 use crate::batch::Queue;
 use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
 use crate::durable::{DurableStore, TransactionalDurableStore};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::inbox::{Acquire, Acquisition, Announcer, Backlog, Changes, Enqueue, EnqueueOutcome};
+use crate::inbox::{Acquire, Acquisition, Backlog, Changes, Enqueue, EnqueueOutcome};
 use crate::key::ClaimKey;
 use crate::migrate::Migrations;
 use crate::operator::{AuditEntry, Retried, Retry};
 use crate::record::{Record, State};
 use crate::request::StoredRequest;
+use crate::seal::Sealer;
 use crate::settle::{Settle, Settled};
 use crate::store::{DeliveryStore, ListFilter, Pruned, Retention, Stats, TransactionalStore};
 use crate::time::Clock;
@@ -33,11 +44,20 @@ const MIGRATIONS: Migrations = Migrations::new(
     ],
 );
 
+const COMPLETE_IN: &str = include_str!("postgres/complete_in.sql");
+const FENCE_IN: &str = include_str!("postgres/fence_in.sql");
+const STATS: &str = include_str!("postgres/stats.sql");
+
 /// Remembers deliveries in a Postgres database (13 or later) that any number of processes share.
 ///
-/// The database's clock judges leases: the clocks of the processes do not matter. Claims and settlements of one
-/// process travel together, over three connections of the store's own; the pool serves handlers' transactions and
-/// everything else, so that no pooled connection is held while a handler runs without a transaction.
+/// The database's clock judges leases: the clocks of the processes do not matter. What one process writes travels
+/// together, over connections of the store's own that are opened when they are needed: two for claims and deliveries to
+/// be stored, and one each for settlements, for workers, for pruning and operators, and for telling and hearing of
+/// changes. The pool serves handlers' transactions and reading, so that no pooled connection is held while a handler
+/// runs without a transaction.
+///
+/// Processes tell each other of new deliveries by `NOTIFY` on the channel `hookclaim`; workers that miss it find them by
+/// polling.
 ///
 /// A store belongs to the tokio runtime that it was made in.
 ///
@@ -55,7 +75,12 @@ pub struct PostgresStore {
     pool: PgPool,
     claims: Queue,
     settles: Queue,
+    acquires: Queue,
+    /// For pruning and operators, one at a time.
+    operations: Arc<Mutex<Link>>,
     clock: Option<Arc<dyn Clock>>,
+    sealer: Sealer,
+    bell: Bell,
 }
 
 impl PostgresStore {
@@ -86,23 +111,53 @@ impl PostgresStore {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self::start(pool, None)
+        Self::start(pool, None, Sealer::default(), true)
     }
 
     /// A store that reads the time from `clock` instead of the database.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn with_clock(pool: PgPool, clock: Arc<dyn Clock>) -> Self {
-        Self::start(pool, Some(clock))
+        Self::start(pool, Some(clock), Sealer::default(), true)
     }
 
-    fn start(pool: PgPool, clock: Option<Arc<dyn Clock>>) -> Self {
-        let pipeline = || PgPipeline::new(pool.connect_options(), clock.clone());
+    /// Seals the payloads that it stores with the first of these keys, and opens those that were sealed with any.
+    /// Clones that were made before do neither.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "seal")]
+    #[must_use]
+    pub fn seal(self, keys: crate::seal::SealKeys) -> Self {
+        let across = self.bell.is_across();
+        Self::start(self.pool, self.clock, Sealer::new(keys), across)
+    }
+
+    /// Tells other processes nothing of changes, and does not listen to them: for databases behind a pooler that does
+    /// not carry `NOTIFY`. Workers of other processes find new deliveries by polling.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn without_notifications(self) -> Self {
+        Self::start(self.pool, self.clock, self.sealer, false)
+    }
+
+    fn start(pool: PgPool, clock: Option<Arc<dyn Clock>>, sealer: Sealer, across: bool) -> Self {
+        let bell = Bell::new(pool.connect_options(), across);
+        let link = || Link::new(pool.connect_options());
+        let pipeline = || PgPipeline::new(link(), clock.clone(), sealer.clone(), bell.clone());
         Self {
             claims: Queue::start((0..CLAIM_PIPELINES).map(|_| pipeline())),
             settles: Queue::start([pipeline()]),
+            acquires: Queue::start([pipeline()]),
+            operations: Arc::new(Mutex::new(link())),
             pool,
             clock,
+            sealer,
+            bell,
         }
     }
 
@@ -120,14 +175,26 @@ impl PostgresStore {
     #[must_use]
     pub fn statements() -> &'static [&'static str] {
         &[
-            pipeline::CLAIM,
-            pipeline::SETTLE,
+            claims::CLAIM,
+            claims::ENQUEUE,
+            claims::COVERED,
+            acquires::DUE,
+            acquires::FRESH,
+            acquires::ACQUIRED,
+            settles::SETTLE,
+            settles::KEEP,
+            keeping::RETRY,
+            keeping::AUDIT,
+            keeping::STORED,
+            keeping::BACKLOG,
+            keeping::LIST,
+            keeping::PRUNE,
+            keeping::PRUNE_PAYLOADS,
             rows::INSPECT,
-            include_str!("postgres/complete_in.sql"),
-            include_str!("postgres/fence_in.sql"),
-            include_str!("postgres/list.sql"),
-            include_str!("postgres/prune.sql"),
-            include_str!("postgres/stats.sql"),
+            bell::NOTIFY,
+            COMPLETE_IN,
+            FENCE_IN,
+            STATS,
         ]
     }
 
@@ -187,14 +254,16 @@ impl DeliveryStore for PostgresStore {
             .map(drop)
     }
 
+    async fn keep(&self, held: &Held, request: StoredRequest) -> Result<bool, StoreError> {
+        self.settles.keep(held, request).await.map(|()| true)
+    }
+
     async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
-        let _ = (key, retry);
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        self.retry_now(key, retry).await
     }
 
     async fn audit(&self, key: &ClaimKey) -> Result<Vec<AuditEntry>, StoreError> {
-        let _ = key;
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        self.audit_of(key).await
     }
 
     async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
@@ -204,40 +273,15 @@ impl DeliveryStore for PostgresStore {
     }
 
     async fn list(&self, filter: &ListFilter) -> Result<Vec<Record>, StoreError> {
-        let states: Option<Vec<i16>> = (!filter.states.is_empty())
-            .then(|| filter.states.iter().map(|state| state.code()).collect());
-        let rows = sqlx::query(include_str!("postgres/list.sql"))
-            .bind(states)
-            .bind(filter.source.as_ref().map(crate::Source::as_str))
-            .bind(filter.event.as_deref())
-            .bind(filter.delivery_id.as_deref())
-            .bind(filter.since.map(crate::Timestamp::as_micros))
-            .bind(filter.until.map(crate::Timestamp::as_micros))
-            .bind(i64::from(filter.limit))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(reading)?;
-        rows.iter().map(rows::record).collect()
+        self.list_of(filter).await
     }
 
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<Pruned, StoreError> {
-        let [completed, dead, _] = retention.micros();
-        let done = sqlx::query(include_str!("postgres/prune.sql"))
-            .bind(completed)
-            .bind(dead)
-            .bind(i64::from(limit))
-            .bind(self.now())
-            .execute(&self.pool)
-            .await
-            .map_err(|error| unavailable("old deliveries could not be pruned", error))?;
-        Ok(Pruned {
-            records: done.rows_affected(),
-            payloads: 0,
-        })
+        self.prune_now(retention, limit).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
-        let rows = sqlx::query(include_str!("postgres/stats.sql"))
+        let rows = sqlx::query(STATS)
             .fetch_all(&self.pool)
             .await
             .map_err(reading)?;
@@ -258,31 +302,36 @@ impl DurableStore for PostgresStore {
     }
 
     async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
-        self.claims.acquire(acquire).await
+        self.acquires.acquire(acquire).await
     }
 
     fn changes(&self) -> Changes {
-        Announcer::new().changes()
+        self.bell.changes()
     }
 
     async fn stored(&self, key: &ClaimKey) -> Result<Option<StoredRequest>, StoreError> {
-        let _ = key;
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        self.stored_of(key).await
     }
 
     async fn backlog(&self) -> Result<Backlog, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        self.backlog_now().await
     }
 }
 
+/// Whoever stores the same key in another transaction waits until this one ends. Several keys should be stored in one
+/// order everywhere. At an isolation level above read committed, a key that another transaction stored meanwhile is a
+/// serialization failure.
 impl TransactionalDurableStore for PostgresStore {
     async fn enqueue_in(
         &self,
         tx: &mut Self::Tx,
         enqueue: Enqueue,
     ) -> Result<EnqueueOutcome, StoreError> {
-        let _ = (tx, enqueue);
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        let stored = claims::enqueue_in(tx, enqueue.claim, &self.sealer, self.now()).await?;
+        if stored == EnqueueOutcome::Accepted {
+            self.bell.follow_up();
+        }
+        Ok(stored)
     }
 }
 
@@ -306,7 +355,7 @@ impl TransactionalStore for PostgresStore {
     }
 
     async fn fence_in(&self, tx: &mut Self::Tx, held: &Held) -> Result<(), StoreError> {
-        let found = sqlx::query(include_str!("postgres/fence_in.sql"))
+        let found = sqlx::query(FENCE_IN)
             .bind(held.key.source().as_str())
             .bind(held.key.key())
             .bind(rows::uuid(held.token))
@@ -321,11 +370,12 @@ impl TransactionalStore for PostgresStore {
     }
 
     async fn complete_in(&self, tx: &mut Self::Tx, held: &Held) -> Result<(), StoreError> {
-        let found = sqlx::query(include_str!("postgres/complete_in.sql"))
+        let found = sqlx::query(COMPLETE_IN)
             .bind(held.key.source().as_str())
             .bind(held.key.key())
             .bind(rows::uuid(held.token))
             .bind(self.now())
+            .bind(held.policy.keep_payload)
             .fetch_optional(&mut **tx)
             .await
             .map_err(|error| unavailable("the delivery could not be completed", error))?;
@@ -337,7 +387,10 @@ impl TransactionalStore for PostgresStore {
     }
 
     async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
-        tx.commit().await.map_err(|error| {
+        let committed = tx.commit().await;
+        // If it did after all, somebody should look.
+        self.bell.committed();
+        committed.map_err(|error| {
             unavailable("the transaction did not commit, as far as is known", error)
         })
     }

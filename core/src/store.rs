@@ -360,7 +360,7 @@ impl ListFilter {
             && self.error.as_ref().is_none_or(|error| {
                 record
                     .error_class
-                    .is_some_and(|class| class.as_str() == error)
+                    .is_some_and(|class| class.as_str().eq_ignore_ascii_case(error))
                     || record.last_error.as_ref().is_some_and(|text| {
                         let text = text.to_ascii_lowercase();
                         text.contains(&error.to_ascii_lowercase())

@@ -6,9 +6,12 @@ use uuid::Uuid;
 
 use crate::delivery::{DeliveryId, EventName};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::inbox::Unreadable;
 use crate::key::{ClaimKey, Source};
 use crate::machine::Standing;
 use crate::record::{ClaimToken, ErrorClass, Record, State};
+use crate::request::StoredRequest;
+use crate::seal::Sealer;
 use crate::signature::Fingerprint;
 use crate::time::Timestamp;
 
@@ -83,17 +86,56 @@ fn time(row: &PgRow, column: &str) -> Result<Option<Timestamp>, sqlx::Error> {
         .map(Timestamp::from_micros))
 }
 
-pub(super) fn record(row: &PgRow) -> Result<Record, StoreError> {
-    let standing = standing(row)?;
+/// What a row is about.
+pub(super) struct Name {
+    pub(super) key: ClaimKey,
+    pub(super) delivery_id: DeliveryId,
+    pub(super) event: EventName,
+}
+
+pub(super) fn name(row: &PgRow) -> Result<Name, StoreError> {
     let source: &str = row.try_get("source").map_err(unreadable)?;
     let key: &str = row.try_get("key").map_err(unreadable)?;
     let delivery_id: &str = row.try_get("delivery_id").map_err(unreadable)?;
     let event: &str = row.try_get("event").map_err(unreadable)?;
     let source = Source::new(source).map_err(|_| corrupt())?;
-    Ok(Record {
+    Ok(Name {
         key: ClaimKey::parse(source, key).map_err(|_| corrupt())?,
         delivery_id: DeliveryId::new(delivery_id).map_err(|_| corrupt())?,
         event: EventName::new(event).map_err(|_| corrupt())?,
+    })
+}
+
+/// The stored request of a row, or why it cannot be read.
+pub(super) fn request(
+    row: &PgRow,
+    key: &ClaimKey,
+    sealer: &Sealer,
+) -> Result<Result<StoredRequest, Unreadable>, StoreError> {
+    let request: &str = row.try_get("request").map_err(unreadable)?;
+    let payload: Vec<u8> = row.try_get("payload").map_err(unreadable)?;
+    let sealed_with: Option<&str> = row.try_get("sealed_with").map_err(unreadable)?;
+    Ok(sealer
+        .open(key, payload, sealed_with)
+        .and_then(|body| StoredRequest::from_parts(request, body).ok_or(Unreadable::Malformed)))
+}
+
+/// The single number that a statement returned.
+pub(super) fn count(rows: &[PgRow]) -> Result<u64, StoreError> {
+    let row = rows.first().ok_or_else(corrupt)?;
+    let count: i64 = row.try_get("count").map_err(unreadable)?;
+    Ok(count.unsigned_abs())
+}
+
+pub(super) fn record(row: &PgRow) -> Result<Record, StoreError> {
+    let name = name(row)?;
+    let standing = standing(row)?;
+    let covered_by: Option<&str> = row.try_get("covered_by").map_err(unreadable)?;
+    let covered_by = covered_by.map(DeliveryId::new).transpose();
+    Ok(Record {
+        key: name.key,
+        delivery_id: name.delivery_id,
+        event: name.event,
         action: row.try_get("action").map_err(unreadable)?,
         ordering_key: row.try_get("ordering_key").map_err(unreadable)?,
         state: standing.state,
@@ -109,10 +151,7 @@ pub(super) fn record(row: &PgRow) -> Result<Record, StoreError> {
         finished_at: time(row, "finished_at").map_err(unreadable)?,
         error_class: standing.error_class,
         last_error: row.try_get("last_error").map_err(unreadable)?,
-        has_payload: row
-            .try_get::<Option<&str>, _>("request")
-            .map_err(unreadable)?
-            .is_some(),
-        covered_by: None,
+        has_payload: row.try_get("stored").map_err(unreadable)?,
+        covered_by: covered_by.map_err(|_| corrupt())?,
     })
 }

@@ -9,12 +9,14 @@ alter table hookclaim_deliveries
   -- what was accepted can be run
   add constraint hookclaim_deliveries_received check (state <> 0 or request is not null),
   alter column payload set storage external;
--- Only what has its payload waits for a worker: what failed inline is in no queue.
+-- Only what has its payload waits for a worker: what failed inline is in no queue. The columns after the first are for
+-- workers of one source, who pass the rows of others without reading them, and make the order a whole one, so that
+-- nothing has to be sorted.
 drop index hookclaim_deliveries_due;
-create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at)
+create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at, source, key)
   where state in (0, 3) and request is not null;
 -- What a worker may have to take over. lease_until is in no index, so that renewals are heap-only updates.
-create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at)
+create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at, source, key)
   where state = 1 and request is not null;
 -- Payloads that were kept of what is completed.
 create index hookclaim_deliveries_kept on hookclaim_deliveries (finished_at)

@@ -3,7 +3,7 @@
 -- $1 sources, $2 keys, $3 tokens: no (source, key) twice
 -- $4 operations: 1 complete, 2 fail, 3 release, 4 renew
 -- $5 spans in µs: delay of a failure or release, lease of a renewal
--- $6 bounds: most attempts of a failure, longest hold of a renewal in µs
+-- $6 bounds: most attempts of a failure, longest hold of a renewal in µs, 1 for a completion that keeps its payload
 -- $7 error classes, $8 error messages, $9 now in µs; null: ours
 --
 -- It never waits while it holds locks, and so cannot be part of a deadlock: a locked row is passed by and not
@@ -45,7 +45,10 @@ update hookclaim_deliveries d set
           else 1
         end as state
     ) v
-  )
+  ),
+  request = case when l.operation = 1 and l.bound = 0 then null else d.request end,
+  payload = case when l.operation = 1 and l.bound = 0 then null else d.payload end,
+  sealed_with = case when l.operation = 1 and l.bound = 0 then null else d.sealed_with end
 from locked l
 where d.ctid = l.tid
 returning l.ord, d.state, d.lease_until, d.retry_at, (select now from clock) as now

@@ -14,7 +14,10 @@
 
 mod claims;
 mod keeping;
+mod lasting;
+mod queue;
 mod settling;
+mod taking;
 mod transactions;
 
 use std::future::Future;
@@ -25,6 +28,7 @@ use std::time::Duration;
 use super::ManualClock;
 use crate::claim::{Claim, ClaimOutcome, Held, LeasePolicy};
 use crate::delivery::{DeliveryId, EventName};
+use crate::durable::{DurableStore, TransactionalDurableStore};
 use crate::error::StoreError;
 use crate::key::{ClaimKey, Source};
 use crate::record::Record;
@@ -92,6 +96,69 @@ pub async fn check_transactional<St: TransactionalStore>(store: &St, clock: &Man
         "T6 a caller who goes away while beginning leaves nothing open" => transactions::abandoned_begin,
     };
     check(store, clock).await;
+    run(store, clock, &list).await;
+}
+
+/// Checks the clauses of stores that keep deliveries for workers, after those of [`check`].
+///
+/// # Panics
+///
+/// As [`check`].
+pub async fn check_durable<St: DurableStore>(store: &St, clock: &ManualClock) {
+    check(store, clock).await;
+    check_queue(store, clock).await;
+}
+
+/// Checks the clauses of stores that do both, after those of [`check_transactional`] and [`check_durable`].
+///
+/// # Panics
+///
+/// As [`check`].
+pub async fn check_transactional_durable<St: TransactionalDurableStore>(
+    store: &St,
+    clock: &ManualClock,
+) {
+    let list: [Clause<St>; 6] = clauses! {
+        "W1 work that is stored in a transaction is there once that commits" => transactions::enqueue_commits,
+        "W2 work that is stored in a transaction that is rolled back never was" => transactions::enqueue_rolls_back,
+        "W3 work whose key is there is told how it stands, and the transaction goes on" => transactions::enqueue_told,
+        "W4 a commit with work in it is announced" => transactions::enqueue_announces,
+        "W5 a completion within a transaction drops the payload unless it is to be kept" => transactions::payload,
+        "W6 a delivery that is locked by its handler's transaction is not acquired" => transactions::not_taken,
+    };
+    check_transactional(store, clock).await;
+    check_queue(store, clock).await;
+    run(store, clock, &list).await;
+}
+
+async fn check_queue<St: DurableStore>(store: &St, clock: &ManualClock) {
+    // The first counts everything that waits, and needs a store in which nothing does.
+    let list: [Clause<St>; 24] = clauses! {
+        "Q1 what waits and what is leased is counted" => queue::counted,
+        "Q2 a new key is received, and its request can be read back as it came" => queue::new_key,
+        "Q3 a delivery that is stored again changes nothing" => queue::twice,
+        "Q4 whoever stores a delivery again is told how it stands" => queue::standing,
+        "Q5 a delivery that failed without its payload, or whose lease is over, gets it" => queue::late_payload,
+        "Q6 a change is told to everybody, and not lost" => queue::announced,
+        "Q7 what has been due for longest is taken first, and no more than was asked for" => taking::oldest_first,
+        "Q8 what is taken counts as an attempt and raises the fence" => taking::counted,
+        "Q9 nothing is taken before it is due" => taking::when_due,
+        "Q10 nothing is taken without its payload, nor of another source" => taking::nobody_elses,
+        "Q11 what is leased is taken over once its lease is over, if that is asked for" => taking::expired,
+        "Q12 what has used up its attempts is dead, and what stands behind it starts" => taking::used_up,
+        "Q13 the fresh lane has what just came, the newest first, unless it is a queue" => taking::fresh_lane,
+        "Q14 deliveries with one ordering key start as they arrived, one at a time" => taking::in_order,
+        "Q15 a failed delivery steps aside, or holds up those behind it" => taking::failing_head,
+        "Q16 of many racing workers one gets each delivery" => taking::race,
+        "Q17 what is taken for a caller who has gone is released" => taking::abandoned,
+        "Q18 a payload is dropped at the completion unless it is to be kept" => lasting::payload,
+        "Q19 a payload is attached to a claim that is held, once" => lasting::keep,
+        "Q20 an operator's retry makes a delivery due, and is written down" => lasting::retry,
+        "Q21 nothing is settled under a token from before a retry" => lasting::old_token,
+        "Q22 a delivery that another covers is listed with it, and forgotten with it" => lasting::covered,
+        "Q23 payloads that were kept are dropped before their records, in bounded steps" => lasting::prune,
+        "Q24 pages of a list have every row once, by error too" => lasting::list,
+    };
     run(store, clock, &list).await;
 }
 

@@ -1,5 +1,9 @@
 //! Random histories: a store against the pure machine.
 
+mod durable;
+
+pub use durable::play_durable;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -7,15 +11,17 @@ use super::ManualClock;
 use crate::claim::{Claim, ClaimOutcome, Failure, Held, LeasePolicy, Renewal, RetryGate};
 use crate::delivery::{DeliveryId, EventName};
 use crate::error::StoreError;
-use crate::key::{BusinessKey, ClaimKey, Source};
+use crate::inbox::Enqueue;
+use crate::key::{BusinessKey, ClaimKey, Scope, Source};
 use crate::machine::{self, LeaseLost};
 use crate::record::Record;
+use crate::request::StoredRequest;
 use crate::signature::Fingerprint;
 use crate::store::DeliveryStore;
 use crate::time::Clock;
 
 /// Keys that a history plays with. Few, so that its steps meet.
-const KEYS: u64 = 3;
+const KEYS: u64 = 5;
 
 /// Plays a random history of `steps` steps on an empty store that reads `clock`, and on the machine beside it.
 ///
@@ -26,16 +32,10 @@ const KEYS: u64 = 3;
 /// If the store answers otherwise than the machine, or remembers something else; the message has the seed and the
 /// step.
 pub async fn play<St: DeliveryStore>(store: &St, clock: &ManualClock, seed: u64, steps: u32) {
-    let mut game = Game {
-        store,
-        clock,
-        random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-        seed,
-        records: HashMap::new(),
-        held: Vec::new(),
-    };
+    let mut game = Game::new(store, clock, seed);
     for step in 0..steps {
-        game.step(step).await;
+        let what = game.plain_step().await;
+        game.compare_records(step, &what).await;
     }
 }
 
@@ -66,12 +66,29 @@ struct Game<'a, St> {
     seed: u64,
     records: HashMap<ClaimKey, Record>,
     held: Vec<Held>,
+    /// What the store was given to keep; a request stays here when its record lets go of it.
+    requests: HashMap<ClaimKey, StoredRequest>,
+    /// What was stored for later so far.
+    sent: Vec<Enqueue>,
 }
 
-impl<St: DeliveryStore> Game<'_, St> {
-    async fn step(&mut self, step: u32) {
-        let choice = self.random.below(12);
-        let what = match choice {
+impl<'a, St: DeliveryStore> Game<'a, St> {
+    fn new(store: &'a St, clock: &'a ManualClock, seed: u64) -> Self {
+        Self {
+            store,
+            clock,
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            seed,
+            records: HashMap::new(),
+            held: Vec::new(),
+            requests: HashMap::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// A step that every store can take.
+    async fn plain_step(&mut self) -> String {
+        match self.random.below(12) {
             0..=3 => self.claim().await,
             4 => self.claim_many().await,
             5 => self.pass_time(),
@@ -81,7 +98,11 @@ impl<St: DeliveryStore> Game<'_, St> {
             8 => self.fail().await,
             9 => self.release().await,
             _ => self.renew().await,
-        };
+        }
+    }
+
+    /// What the store remembers of each key.
+    async fn compare_records(&self, step: u32, what: &str) {
         let at = format!("seed {}, step {step}: {what}", self.seed);
         for (key, expected) in &self.records {
             let found = self
@@ -93,14 +114,21 @@ impl<St: DeliveryStore> Game<'_, St> {
         }
     }
 
+    fn source(&self) -> Source {
+        Source::new(format!("model-{}", self.seed)).expect("visible ASCII")
+    }
+
     fn request(&mut self) -> Claim {
         let number = self.random.below(KEYS);
         let id = DeliveryId::new(format!("model-{}-{number}", self.seed)).expect("visible ASCII");
-        let source = Source::default();
-        let key = if number == 0 {
-            ClaimKey::business(source, &BusinessKey::new().text(id.as_str()).text("ö"))
-        } else {
-            ClaimKey::delivery(source, &id)
+        let source = self.source();
+        let key = match number {
+            0 => ClaimKey::business(source, &BusinessKey::new().text(id.as_str()).text("ö")),
+            1 => {
+                let hook = Scope::HookId.source(&source, Some(7));
+                ClaimKey::delivery(hook.expect("it is short"), &id)
+            }
+            _ => ClaimKey::delivery(source, &id),
         };
         let policy = LeasePolicy::default()
             .lease(Duration::from_secs(30))
@@ -335,6 +363,20 @@ mod tests {
                 &clock,
                 seed,
                 60,
+            )
+            .await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_memory_store_plays_like_the_machine_for_workers_too() {
+        for seed in 0..200 {
+            let clock = ManualClock::new();
+            play_durable(
+                &MemoryStore::with_clock(Arc::new(clock.clone())),
+                &clock,
+                seed,
+                100,
             )
             .await;
         }

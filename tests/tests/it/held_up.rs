@@ -126,7 +126,7 @@ async fn migrations_that_start_together_succeed_whatever_the_default_isolation()
                 .unwrap()
                 .unwrap_or_else(|error| panic!("{isolation}: {error:?}"));
         }
-        assert_eq!(steps, 1, "{isolation}");
+        assert_eq!(steps, 2, "{isolation}");
     }
 }
 

@@ -10,6 +10,7 @@ mod f_stores;
 mod frameworks;
 mod harness;
 mod held_up;
+mod inbox_postgres;
 mod server;
 mod statements;
 mod stores;

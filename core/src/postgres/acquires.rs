@@ -1,0 +1,206 @@
+//! Taking deliveries that are due.
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::claims::attempts;
+use super::link::{RESENDS, Statement, is_passing};
+use super::pipeline::PgPipeline;
+use super::{rows, unavailable};
+use crate::batch::{Taking, pause};
+use crate::error::StoreError;
+use crate::inbox::{Acquire, Acquired, Acquisition, Lane, Order, Retired};
+use crate::key::Scope;
+use crate::machine;
+use crate::record::{ClaimToken, State};
+use crate::time::{Timestamp, micros};
+
+pub(super) const DUE: &str = concat!(
+    include_str!("acquire_due.sql"),
+    include_str!("acquire_take.sql")
+);
+pub(super) const FRESH: &str = concat!(
+    include_str!("acquire_fresh.sql"),
+    include_str!("acquire_take.sql")
+);
+pub(super) const ACQUIRED: &str = include_str!("acquired.sql");
+
+/// Deliveries that one statement takes at most, however many are asked for.
+const MOST: u32 = 1000;
+
+/// One look for due deliveries.
+struct Look<'a> {
+    acquire: &'a Acquire,
+    /// The first and the last source that is looked for.
+    range: (String, String),
+    /// Where it begins; the beginning if none.
+    mark: Option<i64>,
+    /// Whether nobody else starts deliveries that have an order meanwhile.
+    guarded: bool,
+    now: Option<i64>,
+}
+
+impl Look<'_> {
+    fn statement(&self, tokens: &[uuid::Uuid]) -> Statement {
+        let acquire = self.acquire;
+        let statement = match acquire.lane {
+            Lane::Due => DUE,
+            Lane::Fresh { .. } => FRESH,
+        };
+        let query = sqlx::query(statement)
+            .bind(self.range.0.clone())
+            .bind(self.range.1.clone())
+            .bind(i64::from(acquire.limit.min(MOST)))
+            .bind(micros(acquire.policy.lease))
+            .bind(attempts(acquire.policy.max_attempts))
+            .bind(tokens.to_vec())
+            .bind(self.now)
+            .bind(machine::LEASE_EXPIRED)
+            .bind(self.guarded)
+            .bind(acquire.order == Order::Strict);
+        match acquire.lane {
+            Lane::Due => query
+                .bind(self.mark.unwrap_or(i64::MIN))
+                .bind(acquire.expired),
+            Lane::Fresh { window, flood } => query.bind(micros(window)).bind(i64::from(flood)),
+        }
+    }
+}
+
+impl PgPipeline {
+    pub(super) async fn acquire(&mut self, taking: &Taking) -> Result<Acquisition, StoreError> {
+        let acquire = &taking.acquire;
+        if acquire.limit == 0 {
+            return Ok(Acquisition::default());
+        }
+        let range = range(acquire);
+        // A clock of a test is set back and forth within what is a moment for marks.
+        let mark = if self.clock.is_none() {
+            self.marks.at(&range)
+        } else {
+            None
+        };
+        let mut look = Look {
+            acquire,
+            mark,
+            guarded: self.marks.ordered(&range),
+            range,
+            now: self.now(),
+        };
+        loop {
+            let rows = self.look(&look).await;
+            let rows = rows.map_err(|error| unavailable("no delivery could be taken", error))?;
+            let summary = Summary::of(rows.first().ok_or_else(rows::corrupt)?)?;
+            let acquisition = self.read(taking, &rows)?;
+            if acquire.lane == Lane::Due {
+                let whole = look.mark.is_none();
+                let (now, oldest) = (summary.now, summary.oldest);
+                let valid = self
+                    .marks
+                    .looked(&look.range, whole, now, oldest, summary.ordered);
+                if !valid && acquisition.is_empty() {
+                    look.mark = None;
+                    continue;
+                }
+            }
+            if summary.ordered && !look.guarded && acquisition.is_empty() {
+                look.guarded = true;
+                continue;
+            }
+            return Ok(acquisition);
+        }
+    }
+
+    /// Runs a look. Where its answer was lost, what it took is found by its tokens; only if it took nothing it is run
+    /// again, under other tokens. Should it still be under way then, what it takes is due again once its lease runs
+    /// out.
+    async fn look(&mut self, look: &Look<'_>) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let tokens: Vec<uuid::Uuid> = (0..look.acquire.limit.min(MOST))
+                .map(|_| rows::uuid(ClaimToken::random()))
+                .collect();
+            let statement = || look.statement(&tokens);
+            let error = match self.link.once(&statement, look.guarded).await {
+                Ok(rows) => return Ok(rows),
+                Err(error) => error,
+            };
+            if !is_passing(&error) || attempt > RESENDS {
+                return Err(error);
+            }
+            tokio::time::sleep(pause(attempt)).await;
+            let taken = self
+                .link
+                .run(|| sqlx::query(ACQUIRED).bind(&tokens).bind(look.now))
+                .await?;
+            if !taken.is_empty() {
+                return Ok(taken);
+            }
+        }
+    }
+
+    fn read(&self, taking: &Taking, rows: &[PgRow]) -> Result<Acquisition, StoreError> {
+        let mut taken: Vec<(i64, &PgRow)> = Vec::with_capacity(rows.len());
+        for row in rows {
+            // Without one, the row only says what was looked at.
+            if let Some(ord) = row.try_get("ord").map_err(super::reading)? {
+                taken.push((ord, row));
+            }
+        }
+        taken.sort_unstable_by_key(|&(ord, _)| ord);
+        let mut acquisition = Acquisition::default();
+        for (_, row) in taken {
+            let name = rows::name(row)?;
+            let standing = rows::standing(row)?;
+            if standing.state == State::Dead {
+                acquisition.retired.push(Retired {
+                    key: name.key,
+                    delivery_id: name.delivery_id,
+                    event: name.event,
+                    attempts: standing.attempts,
+                });
+                continue;
+            }
+            let time = |column| -> Result<Timestamp, StoreError> {
+                let micros = row.try_get(column).map_err(super::reading)?;
+                Ok(Timestamp::from_micros(micros))
+            };
+            let now = time("now")?;
+            let age = now.since(time("received_at")?);
+            let request = rows::request(row, &name.key, &self.sealer)?;
+            let policy = taking.acquire.policy;
+            let (key, id) = (name.key, name.delivery_id);
+            let held = machine::held(standing, key, id, policy, now, taking.sent);
+            let acquired = Acquired::new(held, name.event, standing.fingerprint, request, age);
+            acquisition.started.push(acquired);
+        }
+        Ok(acquisition)
+    }
+}
+
+/// What a look says beside what it took.
+struct Summary {
+    now: i64,
+    oldest: Option<i64>,
+    ordered: bool,
+}
+
+impl Summary {
+    fn of(row: &PgRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            now: row.try_get("now").map_err(super::reading)?,
+            oldest: row.try_get("oldest").map_err(super::reading)?,
+            ordered: row.try_get("ordered").map_err(super::reading)?,
+        })
+    }
+}
+
+/// The first and the last source that can be asked for. Sources are visible ASCII, and DEL comes after all of that.
+fn range(acquire: &Acquire) -> (String, String) {
+    let source = acquire.source.as_str();
+    match acquire.scope {
+        Scope::Endpoint => (source.to_owned(), source.to_owned()),
+        Scope::HookId => (format!("{source}/hook/"), format!("{source}/hook/\u{7f}")),
+    }
+}
