@@ -151,7 +151,7 @@ impl Config {
                 8 * SECOND,
                 values::duration_from(Duration::from_millis(1)),
             ),
-            drain: s.read("drain", 25 * SECOND, values::duration),
+            drain: s.read("drain", 25 * SECOND, duration),
             body_limit: s.read("body-limit", 25 * MIB, values::size),
             body_timeout: s.read(
                 "body-timeout",

@@ -96,9 +96,11 @@ impl Database {
 impl Store {
     /// The same with its payloads sealed, if there are keys.
     pub(crate) fn sealed(self, keys: Option<SealKeys>) -> Self {
-        // The stores take keys once they keep payloads.
-        let _ = keys;
-        self
+        match (self, keys) {
+            (store, None) => store,
+            (Self::Sqlite(store), Some(_)) => Self::Sqlite(store),
+            (Self::Postgres(store), Some(keys)) => Self::Postgres(store.seal(keys)),
+        }
     }
 }
 
