@@ -273,7 +273,7 @@ async fn one_delivery_is_shown_whole_and_its_payload_only_on_request() {
             "created",
             "permanent",
             "the ledger said No",
-            "stored, 22 bytes",
+            "stored, 23 bytes",
         ] {
             assert!(shown.contains(part), "{case}: {part} in {shown}");
         }
