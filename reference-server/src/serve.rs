@@ -94,8 +94,10 @@ async fn run_on<St: Ledger>(
     };
     drop(listener);
     upkeep.stop();
-    finish(&config, connections, &drain, &mut workers).await;
-    upkeep.join(Instant::now() + GOODBYE).await;
+    tokio::join!(
+        finish(&config, connections, &drain, &mut workers),
+        upkeep.join(Instant::now() + HAND_BACK),
+    );
     if broke {
         // To go on accepting what nobody runs would look like health.
         return Err(Error::failed(

@@ -494,7 +494,7 @@ async fn a_server_killed_under_load_books_everything_once_after_its_restart() {
         let case = place.name();
         let lease = "1s";
         let mut server = place.serve().env("LEASE", lease).start();
-        let (sent, answered) = load(&place, &server).await;
+        let (sent, answered) = load(&place, &server, 0).await;
         eventually("some are booked", || async {
             (answered.lock().unwrap().len() > 20).then_some(())
         })
@@ -525,13 +525,55 @@ async fn a_server_killed_under_load_books_everything_once_after_its_restart() {
     }
 }
 
+// D3, D10, E6: nobody sends anything again, and what was answered with 202 is booked, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_accepted_is_booked_once_however_the_server_ends() {
+    for place in Place::each().await {
+        for kill in [true, false] {
+            let case = (place.name(), if kill { "SIGKILL" } else { "SIGTERM" });
+            let before = comments(&place);
+            let serve = || place.serve_durable().env("LEASE", "1s");
+            // One at a time, so that much is left over.
+            let mut server = serve().env("WORKERS", "1").start();
+            let (sent, answered) = load(&place, &server, before.len() as u64).await;
+            eventually("some are accepted", || async {
+                (answered.lock().unwrap().len() > 50).then_some(())
+            })
+            .await;
+            if kill {
+                server.process().kill9();
+            } else {
+                server.process().sigterm();
+                let status = server.process().wait();
+                assert_eq!(status.code(), Some(0), "{case:?}");
+            }
+            sent.stop().await;
+            let mut accepted: Vec<_> = answered.lock().unwrap().clone();
+            accepted.extend(before);
+
+            let _server = serve().start();
+            eventually("all of them are booked", || async {
+                let booked: HashSet<_> = comments(&place).into_iter().collect();
+                accepted
+                    .iter()
+                    .all(|comment| booked.contains(comment))
+                    .then_some(())
+            })
+            .await;
+            let booked = comments(&place);
+            let once: HashSet<_> = booked.iter().collect();
+            assert_eq!(once.len(), booked.len(), "{case:?}");
+        }
+    }
+}
+
 // E6, as far as the inline mode goes
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_under_load_finishes_what_was_begun_and_ends_with_0() {
     for place in Place::each().await {
         let case = place.name();
         let mut server = place.serve().start();
-        let (sent, answered) = load(&place, &server).await;
+        let (sent, answered) = load(&place, &server, 0).await;
         eventually("some are booked", || async {
             (answered.lock().unwrap().len() > 20).then_some(())
         })
@@ -597,8 +639,8 @@ impl Load {
     }
 }
 
-/// The second value has the comments whose deliveries were answered as completed.
-async fn load(place: &Place, server: &Server) -> (Load, Arc<Mutex<Vec<String>>>) {
+/// The second value has the comments whose deliveries were answered as completed, or as accepted in durable mode.
+async fn load(place: &Place, server: &Server, from: u64) -> (Load, Arc<Mutex<Vec<String>>>) {
     let answered = Arc::new(Mutex::new(Vec::new()));
     let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut senders = JoinSet::new();
@@ -609,11 +651,13 @@ async fn load(place: &Place, server: &Server) -> (Load, Arc<Mutex<Vec<String>>>)
         senders.spawn(async move {
             let mut sent = Vec::new();
             for at in 0.. {
-                let comment = sender * 100_000 + at;
+                let comment = sender * 1_000_000 + from + at;
                 let delivery = log_comment(&secret, &guid(), comment);
                 sent.push(delivery.clone());
                 match client.try_send(delivery.to(&url)).await {
-                    Ok(answer) if answer.is() == (200, "completed") => {
+                    Ok(answer)
+                        if [(200, "completed"), (202, "accepted")].contains(&answer.is()) =>
+                    {
                         answered.lock().unwrap().push(comment.to_string());
                     }
                     Ok(answer) => {
