@@ -244,11 +244,18 @@ async fn secret_files_lose_one_line_end_with_one_warning_and_rotate() {
 // A14, C3
 #[tokio::test(flavor = "multi_thread")]
 async fn neither_logs_nor_metrics_nor_answers_tell_what_is_secret_or_unbounded() {
-    let place = Place::sqlite();
+    for mode in ["durable", "inline"] {
+        let place = Place::sqlite();
+        tells_nothing(&place, place.serve().env("MODE", mode)).await;
+    }
+}
+
+async fn tells_nothing(place: &Place, serve: Hookclaim) {
     let secret = format!("s3cret-{}", guid());
-    let mut server = place
-        .serve()
+    let key = guid().replace('-', "").repeat(2);
+    let mut server = serve
         .env("WEBHOOK_SECRET", &secret)
+        .env("SEAL_KEY", &key)
         .env("LOG", "trace")
         .start();
     let client = Client::http1();
@@ -280,6 +287,20 @@ async fn neither_logs_nor_metrics_nor_answers_tell_what_is_secret_or_unbounded()
     assert!(metrics.contains("event=\"issue_comment\""), "{metrics}");
     assert!(metrics.contains("event=\"other\""), "{metrics}");
     assert!(!metrics.contains("made_up_"), "{metrics}");
+    // In durable mode the workers have something to say as well.
+    eventually("all have been worked on", || async {
+        let waiting = [
+            "deliveries",
+            "list",
+            "--state",
+            "received",
+            "--state",
+            "processing",
+        ];
+        let waiting = ok(place.command(&waiting).run());
+        (waiting.stdout.lines().count() == 1).then_some(())
+    })
+    .await;
     server.process().sigterm();
     assert!(server.process().wait().success());
     let log = server.process().stderr.text();
@@ -289,6 +310,7 @@ async fn neither_logs_nor_metrics_nor_answers_tell_what_is_secret_or_unbounded()
     said.push_str(&server.process().stdout.text());
     for (what, needle) in [
         ("secret", secret.as_str()),
+        ("seal key", &key),
         ("signature", &mac),
         ("payload", body.split('"').rev().nth(1).unwrap()),
         ("base64", &base64(secret.as_bytes())),
@@ -529,9 +551,9 @@ async fn a_server_killed_under_load_books_everything_once_after_its_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_accepted_is_booked_once_however_the_server_ends() {
     for place in Place::each().await {
+        let mut before = Vec::new();
         for kill in [true, false] {
             let case = (place.name(), if kill { "SIGKILL" } else { "SIGTERM" });
-            let before = comments(&place);
             let serve = || place.serve_durable().env("LEASE", "1s");
             // One at a time, so that much is left over.
             let mut server = serve().env("WORKERS", "1").start();
@@ -549,7 +571,7 @@ async fn what_was_accepted_is_booked_once_however_the_server_ends() {
             }
             sent.stop().await;
             let mut accepted: Vec<_> = answered.lock().unwrap().clone();
-            accepted.extend(before);
+            accepted.append(&mut before);
 
             let _server = serve().start();
             eventually("all of them are booked", || async {
@@ -563,6 +585,7 @@ async fn what_was_accepted_is_booked_once_however_the_server_ends() {
             let booked = comments(&place);
             let once: HashSet<_> = booked.iter().collect();
             assert_eq!(once.len(), booked.len(), "{case:?}");
+            before = booked;
         }
     }
 }
