@@ -1,6 +1,11 @@
 //! A store in one SQLite file.
 
+mod inbox;
 mod rows;
+mod taking;
+#[cfg(all(test, feature = "test-util"))]
+mod tests;
+mod turn;
 mod writer;
 
 use std::fmt;
@@ -8,26 +13,29 @@ use std::future::{Future as _, poll_fn};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Row as _, Sqlite, SqlitePool, Transaction};
 
-use self::writer::{Turn, Writer};
+use self::turn::Turn;
+use self::writer::Writer;
 use crate::batch::Queue;
 use crate::claim::{Claim, ClaimOutcome, Failed, Failure, Held, Renewal};
-use crate::durable::{DurableStore, TransactionalDurableStore};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::inbox::{Acquire, Acquisition, Announcer, Backlog, Changes, Enqueue, EnqueueOutcome};
+use crate::inbox::Announcer;
 use crate::key::ClaimKey;
 use crate::migrate::Migrations;
 use crate::operator::{AuditEntry, Retried, Retry};
 use crate::record::{Record, State};
 use crate::request::StoredRequest;
+use crate::seal::Sealer;
 use crate::settle::{Settle, Settled};
-use crate::store::{DeliveryStore, ListFilter, Pruned, Retention, Stats, TransactionalStore};
+use crate::store::{
+    DeliveryStore, ListFilter, Position, Pruned, Retention, Stats, TransactionalStore,
+};
 use crate::time::{Clock, SystemClock};
 
 const MIGRATIONS: Migrations = Migrations::new(
@@ -70,6 +78,26 @@ pub struct SqliteStore {
     readers: SqlitePool,
     queue: Queue,
     clock: Arc<dyn Clock>,
+    seals: Seals,
+    announcer: Announcer,
+}
+
+/// What payloads are sealed with. The writer reads it for each batch, so that keys can be set once it runs.
+#[derive(Clone, Debug, Default)]
+struct Seals(Arc<RwLock<Sealer>>);
+
+impl Seals {
+    fn current(&self) -> Sealer {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    #[cfg(feature = "seal")]
+    fn replace(&self, sealer: Sealer) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = sealer;
+    }
 }
 
 impl SqliteStore {
@@ -112,14 +140,32 @@ impl SqliteStore {
             .max_connections(READERS)
             .test_before_acquire(false)
             .connect_lazy_with(options.read_only(true));
-        let queue = Queue::start([Writer::new(turn.clone(), Arc::clone(&clock))]);
+        let seals = Seals::default();
+        let announcer = Announcer::new();
+        let queue = Queue::start([Writer::new(
+            turn.clone(),
+            Arc::clone(&clock),
+            seals.clone(),
+            announcer.clone(),
+        )]);
         Ok(Self {
             path: path.into(),
             turn,
             readers,
             queue,
             clock,
+            seals,
+            announcer,
         })
+    }
+
+    /// Seals the payloads that are stored from now on with the first of these keys, and opens those that any of them
+    /// sealed. Clones of this store do the same.
+    #[cfg(feature = "seal")]
+    #[must_use]
+    pub fn seal(self, keys: crate::SealKeys) -> Self {
+        self.seals.replace(Sealer::new(keys));
+        self
     }
 
     /// Makes or updates the tables, and says how many steps that took. Safe while other processes do the same.
@@ -149,13 +195,26 @@ impl SqliteStore {
     pub fn statements() -> &'static [&'static str] {
         &[
             writer::CLAIM,
+            writer::ENQUEUE,
+            writer::COVERED,
             writer::STANDING,
             writer::SETTLE,
+            taking::DUE,
+            taking::FRESH,
+            taking::EXPIRED,
+            taking::TAKE,
+            taking::KEEP,
+            inbox::STORED,
+            inbox::BACKLOG,
+            inbox::RETRY,
+            inbox::AUDITED,
+            inbox::AUDIT,
+            inbox::PRUNE,
+            inbox::PRUNE_PAYLOADS,
             include_str!("sqlite/complete_in.sql"),
             include_str!("sqlite/fence_in.sql"),
             include_str!("sqlite/poison.sql"),
             include_str!("sqlite/list.sql"),
-            include_str!("sqlite/prune.sql"),
             include_str!("sqlite/stats.sql"),
         ]
     }
@@ -229,14 +288,16 @@ impl DeliveryStore for SqliteStore {
             .map(drop)
     }
 
+    async fn keep(&self, held: &Held, request: StoredRequest) -> Result<bool, StoreError> {
+        self.queue.keep(held, request).await.map(|()| true)
+    }
+
     async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
-        let _ = (key, retry);
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        self.run_again(key, retry).await
     }
 
     async fn audit(&self, key: &ClaimKey) -> Result<Vec<AuditEntry>, StoreError> {
-        let _ = key;
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
+        self.orders(key).await
     }
 
     async fn inspect(&self, key: &ClaimKey) -> Result<Option<Record>, StoreError> {
@@ -253,41 +314,30 @@ impl DeliveryStore for SqliteStore {
         let states = (!filter.states.is_empty()).then(|| {
             serde_json::Value::from_iter(filter.states.iter().map(|state| state.code())).to_string()
         });
+        let source = filter.source.as_ref();
+        let after = filter.after.as_ref().map(Position::columns);
+        let text = |text: &str| text.to_owned();
         let rows = sqlx::query(include_str!("sqlite/list.sql"))
             .bind(states)
-            .bind(
-                filter
-                    .source
-                    .as_ref()
-                    .map(|source| source.as_str().to_owned()),
-            )
+            .bind(source.map(|source| source.as_str().to_owned()))
             .bind(filter.event.clone())
             .bind(filter.delivery_id.clone())
             .bind(filter.since.map(crate::Timestamp::as_micros))
             .bind(filter.until.map(crate::Timestamp::as_micros))
+            .bind(filter.error.clone())
+            .bind(after.map(|(at, ..)| at))
+            .bind(after.map(|(_, source, ..)| text(source)))
+            .bind(after.map(|(_, _, key, _)| text(key)))
+            .bind(after.map(|(.., id)| text(id)))
             .bind(i64::from(filter.limit))
             .fetch_all(&self.readers)
             .await
             .map_err(reading)?;
-        rows.iter().map(rows::record).collect()
+        rows.iter().map(rows::listed).collect()
     }
 
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<Pruned, StoreError> {
-        let [completed, dead, _] = retention.cutoffs(self.clock.now());
-        let failed = |error| unavailable("old deliveries could not be pruned", error);
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(include_str!("sqlite/prune.sql"))
-            .bind(completed.as_micros())
-            .bind(dead.as_micros())
-            .bind(i64::from(limit))
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
-        tx.commit().await.map_err(failed)?;
-        Ok(Pruned {
-            records: done.rows_affected(),
-            payloads: 0,
-        })
+        self.forget(retention, limit).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
@@ -306,40 +356,6 @@ impl DeliveryStore for SqliteStore {
     }
 }
 
-impl DurableStore for SqliteStore {
-    async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueOutcome, StoreError> {
-        self.queue.enqueue(enqueue.claim).await
-    }
-
-    async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
-        self.queue.acquire(acquire).await
-    }
-
-    fn changes(&self) -> Changes {
-        Announcer::new().changes()
-    }
-
-    async fn stored(&self, key: &ClaimKey) -> Result<Option<StoredRequest>, StoreError> {
-        let _ = key;
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
-    }
-
-    async fn backlog(&self) -> Result<Backlog, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
-    }
-}
-
-impl TransactionalDurableStore for SqliteStore {
-    async fn enqueue_in(
-        &self,
-        tx: &mut Self::Tx,
-        enqueue: Enqueue,
-    ) -> Result<EnqueueOutcome, StoreError> {
-        let _ = (tx, enqueue);
-        Err(StoreError::new(StoreErrorKind::Refused, "not there yet"))
-    }
-}
-
 impl TransactionalStore for SqliteStore {
     type Tx = Transaction<'static, Sqlite>;
 
@@ -348,11 +364,7 @@ impl TransactionalStore for SqliteStore {
         // In a task of its own: a caller who goes away half-way must not leave the connection within a transaction.
         match tokio::spawn(async move { turn.begin_for_handler().await }).await {
             Ok(begun) => begun,
-            Err(error) => Err(StoreError::new(
-                StoreErrorKind::Unavailable,
-                "no transaction could be begun",
-            )
-            .with_source(error)),
+            Err(error) => Err(not_begun(error)),
         }
     }
 
@@ -377,6 +389,7 @@ impl TransactionalStore for SqliteStore {
             .bind(held.key.key().to_owned())
             .bind(held.token.to_bytes().to_vec())
             .bind(self.clock.now().as_micros())
+            .bind(held.policy.keep_payload)
             .fetch_all(&mut **tx)
             .await
             .map_err(|error| unavailable("the delivery could not be completed", error))?;
@@ -388,9 +401,14 @@ impl TransactionalStore for SqliteStore {
     }
 
     async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        let has_work = self.turn.take_work();
         tx.commit().await.map_err(|error| {
             unavailable("the transaction did not commit, as far as is known", error)
-        })
+        })?;
+        if has_work {
+            self.announcer.announce();
+        }
+        Ok(())
     }
 
     async fn rollback(&self, tx: Self::Tx) {
@@ -405,6 +423,11 @@ async fn poison(tx: &mut Transaction<'static, Sqlite>) -> StoreError {
         .execute(&mut **tx)
         .await;
     StoreError::lease_lost()
+}
+
+fn not_begun(error: tokio::task::JoinError) -> StoreError {
+    let kind = StoreErrorKind::Unavailable;
+    StoreError::new(kind, "no transaction could be begun").with_source(error)
 }
 
 fn reading(error: sqlx::Error) -> StoreError {
@@ -422,11 +445,26 @@ pub(crate) fn unavailable(
             StoreErrorKind::Refused,
             format!("{context}: the tables are not there; run the migrations first").into(),
         ),
-        // Corrupt, not a database, read-only, full is not: space may be made.
-        Some(said) if matches!(said.code().as_deref(), Some("11" | "26" | "8")) => {
+        // Corrupt, not a database, read-only, or what would not be written at another time either. Full is not: space
+        // may be made.
+        Some(_) if matches!(primary_code(&error), Some(8 | 11 | 18 | 19 | 20 | 26)) => {
             (StoreErrorKind::Refused, context)
         }
         _ => (StoreErrorKind::Unavailable, context),
     };
     StoreError::new(kind, context).with_source(error)
+}
+
+/// The low byte of SQLite's extended codes is the primary one.
+fn primary_code(error: &sqlx::Error) -> Option<u32> {
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)?;
+    code.parse::<u32>().ok().map(|code| code & 0xff)
+}
+
+/// Whether only the statement failed, and the transaction around it is as it was: 18 too big, 19 constraint,
+/// 20 mismatch.
+fn fails_alone(error: &sqlx::Error) -> bool {
+    matches!(primary_code(error), Some(18..=20))
 }

@@ -5,9 +5,12 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::delivery::{DeliveryId, EventName};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::inbox::Unreadable;
 use crate::key::{ClaimKey, Source};
 use crate::machine::Standing;
 use crate::record::{ClaimToken, ErrorClass, Record, State};
+use crate::request::StoredRequest;
+use crate::seal::Sealer;
 use crate::signature::Fingerprint;
 use crate::time::Timestamp;
 
@@ -87,10 +90,31 @@ pub(super) fn record(row: &SqliteRow) -> Result<Record, StoreError> {
         finished_at: time(row, "finished_at").map_err(unreadable)?,
         error_class: standing.error_class,
         last_error: row.try_get("last_error").map_err(unreadable)?,
-        has_payload: row
-            .try_get::<Option<&str>, _>("request")
-            .map_err(unreadable)?
-            .is_some(),
+        has_payload: row.try_get("has_payload").map_err(unreadable)?,
         covered_by: None,
     })
+}
+
+/// A row of a list, which may be a delivery that another covers.
+pub(super) fn listed(row: &SqliteRow) -> Result<Record, StoreError> {
+    let covered_by: Option<&str> = row.try_get("covered_by").map_err(unreadable)?;
+    let covered_by = covered_by.map(DeliveryId::new).transpose();
+    Ok(Record {
+        covered_by: covered_by.map_err(|_| corrupt())?,
+        ..record(row)?
+    })
+}
+
+/// What was kept of a request. A payload that cannot be read back is no reason to give up its row.
+pub(super) fn request(
+    row: &SqliteRow,
+    key: &ClaimKey,
+    sealer: &Sealer,
+) -> Result<Result<StoredRequest, Unreadable>, StoreError> {
+    let envelope: &str = row.try_get("request").map_err(unreadable)?;
+    let sealed_with: Option<&str> = row.try_get("sealed_with").map_err(unreadable)?;
+    let payload: Vec<u8> = row.try_get("payload").map_err(unreadable)?;
+    let opened = sealer.open(key, payload, sealed_with);
+    Ok(opened
+        .and_then(|body| StoredRequest::from_parts(envelope, body).ok_or(Unreadable::Malformed)))
 }

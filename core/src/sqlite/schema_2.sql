@@ -1,12 +1,13 @@
 -- Deliveries are stored with their payloads, for workers.
 -- request: what a worker rebuilds the request from, as JSON; sealed_with: the key that the payload is sealed with, null
--- if it is not. What was accepted can be run.
+-- if it is not. What was accepted can be run. The payload comes last: whoever reads another column does not read it.
 alter table hookclaim_deliveries add column request text check (state <> 0 or request is not null);
-alter table hookclaim_deliveries add column payload blob check ((request is null) = (payload is null));
 alter table hookclaim_deliveries add column sealed_with text;
+alter table hookclaim_deliveries add column payload blob check ((request is null) = (payload is null));
 -- Only what has its payload waits for a worker: what failed inline is in no queue.
 drop index hookclaim_deliveries_due;
-create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at)
+-- The source is in it so that what others wait for is passed over without being read.
+create index hookclaim_deliveries_due on hookclaim_deliveries (retry_at, source)
   where state in (0, 3) and request is not null;
 -- What a worker may have to take over.
 create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at)
@@ -14,7 +15,8 @@ create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at)
 -- Payloads that were kept of what is completed.
 create index hookclaim_deliveries_kept on hookclaim_deliveries (finished_at)
   where state = 2 and request is not null;
-create index hookclaim_deliveries_order on hookclaim_deliveries (ordering_key, source, received_at)
+-- What may stand before a delivery of the same ordering key: what runs, and what arrived earlier.
+create index hookclaim_deliveries_order on hookclaim_deliveries (ordering_key, source, state, received_at)
   where ordering_key is not null and state in (0, 1, 3);
 -- Deliveries whose work another delivery of the same business key does.
 create table hookclaim_covered (

@@ -3,7 +3,7 @@
 -- ?1 JSON array of [source, key, token in hexadecimal, operation, span, bound, class, message]; no (source, key) twice
 --   operation: 1 complete, 2 fail, 3 release, 4 renew
 --   span in µs: delay of a failure or release, lease of a renewal
---   bound: most attempts of a failure, longest hold of a renewal in µs
+--   bound: most attempts of a failure, longest hold of a renewal in µs, whether a completed one keeps its payload
 -- ?2 now in µs
 update hookclaim_deliveries as d set
   state = s.state,
@@ -13,7 +13,10 @@ update hookclaim_deliveries as d set
   retry_at = iif(s.state = 3, ?2 + s.span, null),
   finished_at = iif(s.state in (2, 4), ?2, null),
   error_class = iif(s.operation in (2, 3), s.class, d.error_class),
-  last_error = iif(s.operation in (2, 3), s.message, d.last_error)
+  last_error = iif(s.operation in (2, 3), s.message, d.last_error),
+  request = iif(s.operation = 1 and not s.bound, null, d.request),
+  sealed_with = iif(s.operation = 1 and not s.bound, null, d.sealed_with),
+  payload = iif(s.operation = 1 and not s.bound, null, d.payload)
 from (
   select
     x.rowid as id,

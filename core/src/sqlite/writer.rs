@@ -1,188 +1,125 @@
-//! The one writer of a file, and how others take turns with it.
+//! The one writer of a file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
-use sqlx::{Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
-use tokio::time::Instant;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
 
-use super::{rows, unavailable};
+use super::turn::Turn;
+use super::{Seals, fails_alone, rows, taking, unavailable};
 use crate::batch::{
-    Answers, Asked, Batch, Outcomes, Pipeline, Plan, Verdict, Verdicts, pause, rounds,
+    Answers, Asked, Batch, Decided, Keep, Outcomes, Pipeline, Plan, Taking, Terms, Verdict,
+    Verdicts, rounds,
 };
 use crate::claim::{Claim, RetryGate};
 use crate::error::StoreError;
+use crate::inbox::{Announcer, EnqueueOutcome};
 use crate::key::ClaimKey;
 use crate::machine;
 use crate::record::State;
+use crate::seal::Sealer;
 use crate::settle::{Settle, Settled};
 use crate::time::{Clock, Timestamp, micros};
 
 pub(super) const CLAIM: &str = include_str!("claim.sql");
+pub(super) const ENQUEUE: &str = include_str!("enqueue.sql");
+pub(super) const COVERED: &str = include_str!("covered.sql");
 pub(super) const STANDING: &str = include_str!("standing.sql");
 pub(super) const SETTLE: &str = include_str!("settle.sql");
-
-/// How often it is looked whether a handler's transaction has the write connection.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// The write connection of a file. There is one: whoever asks first has it first.
-#[derive(Clone, Debug)]
-pub(super) struct Turn {
-    pool: SqlitePool,
-    patience: Duration,
-    /// Whether a handler's transaction has it at the moment.
-    with_handler: Arc<AtomicBool>,
-}
-
-impl Turn {
-    pub(super) async fn open(
-        options: SqliteConnectOptions,
-        patience: Duration,
-    ) -> Result<Self, StoreError> {
-        let with_handler = Arc::new(AtomicBool::new(false));
-        let is_free = Arc::clone(&with_handler);
-        let is_new = Arc::clone(&with_handler);
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            .after_release(move |_, _| {
-                is_free.store(false, Ordering::Release);
-                Box::pin(async { Ok(true) })
-            })
-            // One that broke is never released.
-            .after_connect(move |_, _| {
-                is_new.store(false, Ordering::Release);
-                Box::pin(async { Ok(()) })
-            })
-            .acquire_timeout(patience)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .connect_lazy_with(options);
-        let turn = Self {
-            pool,
-            patience,
-            with_handler,
-        };
-        // Switching a new file to WAL needs it for oneself for a moment, and does not wait for others by itself.
-        turn.patiently(|pool| async move { pool.acquire().await.map(drop) })
-            .await
-            .map_err(|error| unavailable("cannot open the database file", error))?;
-        Ok(turn)
-    }
-
-    /// Begins a transaction that may write, when its turn has come.
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        self.patiently(|pool| async move { pool.begin_with("begin immediate").await })
-            .await
-            .map_err(|error| unavailable("no transaction could be begun", error))
-    }
-
-    /// The same for a handler, who may keep it for as long as it works.
-    pub(super) async fn begin_for_handler(
-        &self,
-    ) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        let tx = self.begin().await?;
-        self.with_handler.store(true, Ordering::Release);
-        Ok(tx)
-    }
-
-    /// Another process may hold the file for longer than SQLite waits, and SQLite serves those who wait in no order.
-    async fn patiently<T, F>(&self, attempt: impl Fn(SqlitePool) -> F) -> Result<T, sqlx::Error>
-    where
-        F: Future<Output = Result<T, sqlx::Error>>,
-    {
-        let deadline = Instant::now() + self.patience;
-        let mut attempts = 0;
-        loop {
-            match attempt(self.pool.clone()).await {
-                Err(error) if is_busy(&error) && Instant::now() < deadline => {
-                    attempts += 1;
-                    tokio::time::sleep(pause(attempts)).await;
-                }
-                done => return done,
-            }
-        }
-    }
-
-    /// Waits until a handler's transaction is seen to have the connection.
-    pub(super) async fn is_with_a_handler(&self) {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            if self.with_handler.load(Ordering::Acquire) {
-                return;
-            }
-        }
-    }
-}
-
-fn is_busy(error: &sqlx::Error) -> bool {
-    // The low byte of SQLite's extended codes is the primary one: 5 busy, 6 locked.
-    let code = error
-        .as_database_error()
-        .and_then(sqlx::error::DatabaseError::code);
-    code.and_then(|code| code.parse::<u32>().ok())
-        .is_some_and(|code| matches!(code & 0xff, 5 | 6))
-}
 
 /// Carries batches: each is one commit.
 pub(super) struct Writer {
     turn: Turn,
     clock: Arc<dyn Clock>,
+    seals: Seals,
+    announcer: Announcer,
+}
+
+/// What one commit carries.
+#[derive(Default)]
+struct Work<'a> {
+    settles: &'a [Settle],
+    keeps: &'a [Keep],
+    acquires: &'a [Taking],
+    claims: &'a [Asked],
 }
 
 impl Writer {
-    pub(super) fn new(turn: Turn, clock: Arc<dyn Clock>) -> Self {
-        Self { turn, clock }
+    pub(super) fn new(
+        turn: Turn,
+        clock: Arc<dyn Clock>,
+        seals: Seals,
+        announcer: Announcer,
+    ) -> Self {
+        Self {
+            turn,
+            clock,
+            seals,
+            announcer,
+        }
     }
 
-    async fn write(
-        &self,
-        claims: &[Asked],
-        settles: &[Settle],
-    ) -> Result<(Outcomes, Vec<Result<Settled, StoreError>>), StoreError> {
+    async fn write(&self, work: Work<'_>) -> Result<Answers, StoreError> {
         let mut tx = self.turn.begin().await?;
         let now = self.clock.now();
+        let sealer = self.seals.current();
         // Settlements first: a renewal that waited behind a long transaction is not to find its lease taken over.
-        let settles = settle(&mut tx, settles, now).await?;
-        let claims = claim(&mut tx, claims, now).await?;
+        // Payloads next, for the same reason. Claims are last: what they store is not to be missed by others.
+        let answers = Answers {
+            settles: settle(&mut tx, work.settles, now).await?,
+            keeps: taking::keep(&mut tx, work.keeps, &sealer).await?,
+            acquires: taking::acquire(&mut tx, work.acquires, now, &sealer).await?,
+            claims: claim(&mut tx, work.claims, now, &sealer).await?,
+        };
         tx.commit()
             .await
             .map_err(|error| unavailable("the batch could not be committed", error))?;
-        Ok((claims, settles))
+        Ok(answers)
     }
 }
 
 impl Pipeline for Writer {
     async fn carry(&mut self, batch: Batch) {
-        let answers = match self.write(batch.claims(), batch.settles()).await {
-            Ok((claims, settles)) => Answers {
-                claims,
-                settles,
-                acquires: Vec::new(),
-                keeps: Vec::new(),
-            },
+        let work = Work {
+            settles: batch.settles(),
+            keeps: batch.keeps(),
+            acquires: batch.acquires(),
+            claims: batch.claims(),
+        };
+        let answers = match self.write(work).await {
+            Ok(answers) => answers,
             Err(error) => Answers::failed(&batch, &error),
         };
+        let is_accepted =
+            |outcome: &_| matches!(outcome, Ok(Decided::Stored(EnqueueOutcome::Accepted)));
+        if answers.claims.iter().any(is_accepted) {
+            self.announcer.announce();
+        }
         let orphans = batch.answer(answers);
         if !orphans.is_empty() {
             let releases: Vec<Settle> = orphans
                 .iter()
                 .map(|held| Settle::release(held, Duration::ZERO))
                 .collect();
+            let work = Work {
+                settles: &releases,
+                ..Work::default()
+            };
             // If this fails, the lease of the claim runs out.
-            let _ = self.write(&[], &releases).await;
+            let _ = self.write(work).await;
         }
     }
 }
 
-async fn claim(
+/// Decides on claims, and on deliveries that are to be stored for later.
+pub(super) async fn claim(
     connection: &mut SqliteConnection,
     claims: &[Asked],
     now: Timestamp,
+    sealer: &Sealer,
 ) -> Result<Outcomes, StoreError> {
     if claims.is_empty() {
         return Ok(Vec::new());
@@ -191,20 +128,21 @@ async fn claim(
     let plan = Plan::new(claims);
     let mut verdicts: Verdicts = vec![None; claims.len()];
     for (terms, group) in plan.by_terms(claims) {
-        let wanted: Vec<_> = group
-            .iter()
-            .map(|&at| requested(&claims[at].claim))
-            .collect();
-        let changed = sqlx::query(CLAIM)
-            .bind(json(&wanted)?)
-            .bind(micros(terms.policy.lease))
-            .bind(i64::from(terms.policy.max_attempts))
-            .bind(terms.gate == RetryGate::Open)
-            .bind(now.as_micros())
-            .bind(machine::LEASE_EXPIRED)
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(failed)?;
+        let changed = if terms.stored {
+            store(connection, claims, &group, terms, now, sealer).await
+        } else {
+            begin(connection, claims, &group, terms, now).await
+        };
+        let changed = match changed {
+            Ok(changed) => changed,
+            Err(Failed::Alone(error)) => {
+                for at in group {
+                    verdicts[at] = Some(Err(error.clone()));
+                }
+                continue;
+            }
+            Err(Failed::Whole(error)) => return Err(error),
+        };
         let positions: HashMap<(&str, &str), usize> = group
             .iter()
             .map(|&at| (name(&claims[at].claim.key), at))
@@ -236,7 +174,116 @@ async fn claim(
             take(&standing)?;
         }
     }
+    let covered: Vec<_> = plan
+        .maybe_covered(claims, &verdicts)
+        .into_iter()
+        .map(|at| named(&claims[at].claim))
+        .collect();
+    if !covered.is_empty() {
+        sqlx::query(COVERED)
+            .bind(json(&covered)?)
+            .bind(now.as_micros())
+            .execute(&mut *connection)
+            .await
+            .map_err(failed)?;
+    }
     Ok(plan.outcomes(claims, &verdicts))
+}
+
+/// A statement that failed.
+enum Failed {
+    /// And nothing but it: the transaction goes on.
+    Alone(StoreError),
+    /// And its batch with it.
+    Whole(StoreError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::Whole(error)
+    }
+}
+
+fn sort(error: sqlx::Error) -> Failed {
+    let alone = fails_alone(&error);
+    let error = unavailable("the claim could not be decided", error);
+    if alone {
+        Failed::Alone(error)
+    } else {
+        Failed::Whole(error)
+    }
+}
+
+async fn begin(
+    connection: &mut SqliteConnection,
+    claims: &[Asked],
+    group: &[usize],
+    terms: Terms,
+    now: Timestamp,
+) -> Result<Vec<SqliteRow>, Failed> {
+    let wanted: Vec<_> = group
+        .iter()
+        .map(|&at| requested(&claims[at].claim))
+        .collect();
+    sqlx::query(CLAIM)
+        .bind(json(&wanted)?)
+        .bind(micros(terms.policy.lease))
+        .bind(i64::from(terms.policy.max_attempts))
+        .bind(terms.gate == RetryGate::Open)
+        .bind(now.as_micros())
+        .bind(machine::LEASE_EXPIRED)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(sort)
+}
+
+async fn store(
+    connection: &mut SqliteConnection,
+    claims: &[Asked],
+    group: &[usize],
+    terms: Terms,
+    now: Timestamp,
+    sealer: &Sealer,
+) -> Result<Vec<SqliteRow>, Failed> {
+    let size = |&at: &usize| {
+        let kept = claims[at].claim.kept.as_ref();
+        kept.map_or(0, |kept| kept.request.body().len() + 64)
+    };
+    // In one piece, and not as digits among the rest: they are most of what is written.
+    let mut payloads: Vec<u8> = Vec::with_capacity(group.iter().map(size).sum());
+    let mut wanted = Vec::with_capacity(group.len());
+    for &at in group {
+        let claim = &claims[at].claim;
+        let kept = claim.kept.as_ref().ok_or_else(rows::corrupt)?;
+        let (payload, sealed_with) = sealer.seal(&claim.key, kept.request.body());
+        wanted.push((
+            claim.key.source().as_str(),
+            claim.key.key(),
+            claim.delivery_id.as_str(),
+            claim.event.as_str(),
+            claim.action.as_deref(),
+            hex(claim.token.to_bytes()),
+            claim
+                .compared_fingerprint()
+                .map(|print| hex(print.to_bytes())),
+            kept.ordering_key.as_deref(),
+            micros(kept.delay),
+            kept.request.envelope_json(),
+            sealed_with,
+            payloads.len() + 1,
+            payload.len(),
+        ));
+        payloads.extend_from_slice(&payload);
+    }
+    sqlx::query(ENQUEUE)
+        .bind(json(&wanted)?)
+        .bind(payloads)
+        .bind(i64::from(terms.policy.max_attempts))
+        .bind(now.as_micros())
+        .bind(machine::LEASE_EXPIRED)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(sort)
 }
 
 async fn settle(
@@ -294,8 +341,19 @@ async fn settle(
         .collect())
 }
 
-fn name(key: &ClaimKey) -> (&str, &str) {
+pub(super) fn name(key: &ClaimKey) -> (&str, &str) {
     (key.source().as_str(), key.key())
+}
+
+/// What names a delivery.
+fn named(claim: &Claim) -> impl Serialize {
+    (
+        claim.key.source().as_str(),
+        claim.key.key(),
+        claim.delivery_id.as_str(),
+        claim.event.as_str(),
+        claim.action.as_deref(),
+    )
 }
 
 fn requested(claim: &Claim) -> impl Serialize {
@@ -326,10 +384,10 @@ fn requested_settlement(settle: &Settle) -> impl Serialize {
     )
 }
 
-fn hex(bytes: [u8; 16]) -> String {
+pub(super) fn hex(bytes: [u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(bytes))
 }
 
-fn json(value: &impl Serialize) -> Result<String, StoreError> {
+pub(super) fn json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| rows::corrupt().with_source(error))
 }
