@@ -98,7 +98,7 @@ impl Store {
     pub(crate) fn sealed(self, keys: Option<SealKeys>) -> Self {
         match (self, keys) {
             (store, None) => store,
-            (Self::Sqlite(store), Some(_)) => Self::Sqlite(store),
+            (Self::Sqlite(store), Some(keys)) => Self::Sqlite(store.seal(keys)),
             (Self::Postgres(store), Some(keys)) => Self::Postgres(store.seal(keys)),
         }
     }
