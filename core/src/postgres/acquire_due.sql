@@ -32,13 +32,16 @@ due as materialized (
       or not exists (
         select
         from hookclaim_deliveries o
-        where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3) and o.key <> x.key
-          and (
-            o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
-            or (o.received_at, o.key) < (x.received_at, x.key)
-            and o.request is not null
-            and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
-          )
+        where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3)
+          and (o.received_at, o.key) < (x.received_at, x.key)
+          and o.request is not null
+          and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
+      )
+      and not exists (
+        select
+        from hookclaim_deliveries o
+        where o.ordering_key = x.ordering_key and o.source = x.source and o.state = 1 and o.key <> x.key
+          and o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
       )
     )
   order by x.retry_at, x.source, x.key
@@ -56,13 +59,16 @@ expired as materialized (
       or not exists (
         select
         from hookclaim_deliveries o
-        where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3) and o.key <> x.key
-          and (
-            o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
-            or (o.received_at, o.key) < (x.received_at, x.key)
-            and o.request is not null
-            and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
-          )
+        where o.ordering_key = x.ordering_key and o.source = x.source and o.state in (0, 1, 3)
+          and (o.received_at, o.key) < (x.received_at, x.key)
+          and o.request is not null
+          and (o.state = 1 or $10::boolean or o.retry_at <= (select now from clock))
+      )
+      and not exists (
+        select
+        from hookclaim_deliveries o
+        where o.ordering_key = x.ordering_key and o.source = x.source and o.state = 1 and o.key <> x.key
+          and o.lease_until > (select now from clock) and o.renewed_at <= (select now from clock) + 1000000
       )
     )
   order by x.claimed_at, x.source, x.key

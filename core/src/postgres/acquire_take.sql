@@ -19,7 +19,7 @@ taken as (
   cross join summary s
   where d.ctid = t.tid
     -- what one answer carries is bounded, and the first is always carried
-    and t.before < 67108864
+    and t.before < 16777216
     -- Whether an order lets one start is known only where nobody else starts one of the same order meanwhile.
     and ($9::boolean or not (select bool_or(ordered) from turns))
   returning
@@ -31,6 +31,7 @@ taken as (
 select
   s.now, s.oldest,
   coalesce((select bool_or(ordered) from turns), false) as ordered,
+  false as found,
   t.*
 from summary s
 left join taken t on true

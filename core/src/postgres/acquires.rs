@@ -58,11 +58,12 @@ impl Look<'_> {
             .bind(machine::LEASE_EXPIRED)
             .bind(self.guarded)
             .bind(acquire.order == Order::Strict);
+        let mark = self.mark.unwrap_or(i64::MIN);
         match acquire.lane {
-            Lane::Due => query
-                .bind(self.mark.unwrap_or(i64::MIN))
-                .bind(acquire.expired),
-            Lane::Fresh { window, flood } => query.bind(micros(window)).bind(i64::from(flood)),
+            Lane::Due => query.bind(mark).bind(acquire.expired),
+            Lane::Fresh { window, flood } => {
+                query.bind(micros(window)).bind(i64::from(flood)).bind(mark)
+            }
         }
     }
 }
@@ -92,6 +93,9 @@ impl PgPipeline {
             let rows = rows.map_err(|error| unavailable("no delivery could be taken", error))?;
             let summary = Summary::of(rows.first().ok_or_else(rows::corrupt)?)?;
             let acquisition = self.read(taking, &rows)?;
+            if summary.found {
+                return Ok(acquisition);
+            }
             if acquire.lane == Lane::Due {
                 let whole = look.mark.is_none();
                 let (now, oldest) = (summary.now, summary.oldest);
@@ -184,6 +188,8 @@ struct Summary {
     now: i64,
     oldest: Option<i64>,
     ordered: bool,
+    /// Whether it is not of a look, but of what a look had taken whose answer was lost.
+    found: bool,
 }
 
 impl Summary {
@@ -192,6 +198,7 @@ impl Summary {
             now: row.try_get("now").map_err(super::reading)?,
             oldest: row.try_get("oldest").map_err(super::reading)?,
             ordered: row.try_get("ordered").map_err(super::reading)?,
+            found: row.try_get("found").map_err(super::reading)?,
         })
     }
 }

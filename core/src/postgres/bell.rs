@@ -76,6 +76,7 @@ impl Bell {
     }
 
     /// Whether other processes are told.
+    #[cfg(feature = "seal")]
     pub(super) fn is_across(&self) -> bool {
         self.0.across
     }

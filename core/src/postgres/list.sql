@@ -26,7 +26,7 @@ where ($1::smallint[] is null or state = any ($1))
   and ($6::bigint is null or received_at < $6)
   and (
     $7::text is null
-    or error_class = $7
+    or error_class = lower($7 collate "C")
     or strpos(lower(last_error collate "C"), lower($7 collate "C")) > 0
   )
   and ($8::bigint is null or (received_at, source, key, delivery_id) < ($8, $9::text, $10::text, $11::text))

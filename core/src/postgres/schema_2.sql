@@ -21,8 +21,12 @@ create index hookclaim_deliveries_leased on hookclaim_deliveries (claimed_at, so
 -- Payloads that were kept of what is completed.
 create index hookclaim_deliveries_kept on hookclaim_deliveries (finished_at)
   where state = 2 and request is not null;
-create index hookclaim_deliveries_order on hookclaim_deliveries (ordering_key, source, received_at)
-  where ordering_key is not null and state in (0, 1, 3);
+-- Who stands before a delivery in its order, and whether one of the same order runs. The predicates keep each question
+-- to its index.
+create index hookclaim_deliveries_order on hookclaim_deliveries (ordering_key, source, received_at, key)
+  where ordering_key is not null and request is not null and state in (0, 1, 3);
+create index hookclaim_deliveries_running on hookclaim_deliveries (ordering_key, source)
+  where ordering_key is not null and state = 1;
 -- Deliveries whose work another delivery of the same business key does.
 create table hookclaim_covered (
   received_at bigint not null,
