@@ -127,7 +127,8 @@ pub(super) async fn claim(
     let failed = |error| unavailable("the claim could not be decided", error);
     let plan = Plan::new(claims);
     let mut verdicts: Verdicts = vec![None; claims.len()];
-    for (terms, group) in plan.by_terms(claims) {
+    let mut groups = plan.by_terms(claims);
+    while let Some((terms, group)) = groups.pop() {
         let changed = if terms.stored {
             store(connection, claims, &group, terms, now, sealer).await
         } else {
@@ -136,8 +137,11 @@ pub(super) async fn claim(
         let changed = match changed {
             Ok(changed) => changed,
             Err(Failed::Alone(error)) => {
-                for at in group {
-                    verdicts[at] = Some(Err(error.clone()));
+                if let [at] = group[..] {
+                    verdicts[at] = Some(Err(error));
+                } else {
+                    // One of them is at fault; each is asked for itself.
+                    groups.extend(group.into_iter().map(|at| (terms, vec![at])));
                 }
                 continue;
             }

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 
 use hookclaim::testing::{conformance, model};
 use hookclaim::{
-    ClaimOutcome, DeliveryStore, LeasePolicy, PostgresStore, State, StoreErrorKind,
-    TransactionalStore,
+    ClaimOutcome, DeliveryStore, DurableStore, LeasePolicy, PostgresStore, State, StoreErrorKind,
+    TransactionalDurableStore, TransactionalStore,
 };
 use hookclaim_tests::booking::BookingStore;
 use hookclaim_tests::http::guid;
@@ -24,6 +24,8 @@ use crate::support::{App, Handler, Stack, delivery, reply};
 on_stores! {
     the_contract_is_kept_clause_by_clause: sqlite postgres;
     random_histories_agree_with_the_machine: memory sqlite postgres;
+    the_contract_of_durable_stores_is_kept_clause_by_clause: sqlite;
+    random_histories_of_workers_agree_with_the_machine: memory sqlite;
     transactional_handlers_book_once: sqlite postgres;
 }
 
@@ -34,6 +36,18 @@ async fn the_contract_is_kept_clause_by_clause<St: TransactionalStore>(bench: Be
 async fn random_histories_agree_with_the_machine<St: DeliveryStore>(bench: Bench<St>) {
     for seed in 0..8 {
         model::play(&bench.store, &bench.clock, seed, 200).await;
+    }
+}
+
+async fn the_contract_of_durable_stores_is_kept_clause_by_clause<St: TransactionalDurableStore>(
+    bench: Bench<St>,
+) {
+    conformance::check_transactional_durable(&bench.store, &bench.clock).await;
+}
+
+async fn random_histories_of_workers_agree_with_the_machine<St: DurableStore>(bench: Bench<St>) {
+    for seed in 0..8 {
+        model::play_durable(&bench.store, &bench.clock, seed, 200).await;
     }
 }
 

@@ -13,6 +13,7 @@ mod harness;
 mod held_up;
 mod inbox_postgres;
 mod place;
+mod inbox_sqlite;
 mod server;
 mod statements;
 mod stores;
