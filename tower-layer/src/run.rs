@@ -111,7 +111,18 @@ async fn keep<St: DeliveryStore>(
     };
     match timeout(CLAIM_TIME, keep).await {
         Ok(Ok(_)) => Answer::running(),
-        Ok(Err(error)) if error.is_lease_lost() => Answer::in_progress(),
+        Ok(Err(error)) if error.is_lease_lost() => {
+            let row = engine.store.inspect(&held.key);
+            let row = timeout(
+                CLAIM_TIME,
+                engine.stored(Operation::Inspect, Some(delivery.id()), row),
+            );
+            match row.await {
+                // The handler has committed, and goes on with something else.
+                Ok(Ok(Some(row))) if row.token == held.token => Answer::running(),
+                _ => Answer::in_progress(),
+            }
+        }
         Ok(Err(_)) | Err(_) => Answer::unavailable(Rejection::Store),
     }
 }

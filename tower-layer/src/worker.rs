@@ -303,11 +303,13 @@ where
                         continue;
                     }
                     crowded = step.crowded;
-                    self.jittered().min(
-                        next_expired
-                            .saturating_duration_since(Instant::now())
-                            .max(Duration::from_millis(1)),
-                    )
+                    let wait = self.jittered();
+                    if crowded {
+                        wait
+                    } else {
+                        let expired = next_expired.saturating_duration_since(Instant::now());
+                        wait.min(expired.max(Duration::from_millis(1)))
+                    }
                 }
                 Err(_) => {
                     failures = failures.saturating_add(1);

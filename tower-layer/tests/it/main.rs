@@ -1,6 +1,7 @@
 //! The layer as its users see it: a service in, requests through, answers and records out.
 
 mod checks;
+mod durable;
 mod keys;
 mod lease;
 mod limits;
@@ -13,3 +14,4 @@ mod settle;
 mod store;
 mod support;
 mod transaction;
+mod worker;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hookclaim::{
-    AuditEntry, Claim, ClaimKey, ClaimOutcome, DeliveryStore, Failed, Failure, Held, ListFilter,
+    Acquire, Acquisition, Announcer, AuditEntry, Backlog, Changes, Claim, ClaimKey, ClaimOutcome,
+    DeliveryStore, DurableStore, Enqueue, EnqueueOutcome, Failed, Failure, Held, ListFilter,
     MemoryStore, Pruned, Record, Renewal, Retention, Retried, Retry, Stats, StoreError,
-    StoreErrorKind, TransactionalStore,
+    StoreErrorKind, StoredRequest, TransactionalStore,
 };
 
 #[derive(Clone, Debug)]
@@ -24,6 +25,11 @@ pub(crate) struct Rig {
     pub(crate) claim_hangs: AtomicBool,
     pub(crate) renew_down: AtomicBool,
     pub(crate) settle_down: AtomicBool,
+    pub(crate) enqueue_down: AtomicBool,
+    pub(crate) acquire_down: AtomicBool,
+    pub(crate) keep_down: AtomicBool,
+    /// Whether nobody is told of what is new.
+    pub(crate) silent: AtomicBool,
     /// Whether every operation waits a moment before and after it takes place.
     pub(crate) slow: AtomicBool,
     /// Transactions that are open.
@@ -112,6 +118,12 @@ impl DeliveryStore for Rigged {
         self.inner.release(held, delay).await
     }
 
+    async fn keep(&self, held: &Held, request: StoredRequest) -> Result<bool, StoreError> {
+        self.rig.step(&self.rig.keep_down).await?;
+        self.rig.locked()?;
+        self.inner.keep(held, request).await
+    }
+
     async fn retry(&self, key: &ClaimKey, retry: &Retry) -> Result<Retried, StoreError> {
         self.inner.retry(key, retry).await
     }
@@ -134,6 +146,33 @@ impl DeliveryStore for Rigged {
 
     async fn stats(&self) -> Result<Stats, StoreError> {
         self.inner.stats().await
+    }
+}
+
+impl DurableStore for Rigged {
+    async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueOutcome, StoreError> {
+        self.rig.step(&self.rig.enqueue_down).await?;
+        self.inner.enqueue(enqueue).await
+    }
+
+    async fn acquire(&self, acquire: Acquire) -> Result<Acquisition, StoreError> {
+        self.rig.step(&self.rig.acquire_down).await?;
+        self.inner.acquire(acquire).await
+    }
+
+    fn changes(&self) -> Changes {
+        if self.rig.silent.load(Ordering::SeqCst) {
+            return Announcer::new().changes();
+        }
+        self.inner.changes()
+    }
+
+    async fn stored(&self, key: &ClaimKey) -> Result<Option<StoredRequest>, StoreError> {
+        self.inner.stored(key).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        self.inner.backlog().await
     }
 }
 
