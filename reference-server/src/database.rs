@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use hookclaim::{PostgresStore, SqliteStore};
+use hookclaim::{PostgresStore, SealKeys, SqliteStore};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::PgConnectOptions;
 
@@ -90,6 +90,17 @@ impl Database {
             )));
         }
         self.open().await
+    }
+}
+
+impl Store {
+    /// The same with its payloads sealed, if there are keys.
+    pub(crate) fn sealed(self, keys: Option<SealKeys>) -> Self {
+        match (self, keys) {
+            (store, None) => store,
+            (Self::Sqlite(store), Some(keys)) => Self::Sqlite(store.seal(keys)),
+            (Self::Postgres(store), Some(keys)) => Self::Postgres(store.seal(keys)),
+        }
     }
 }
 

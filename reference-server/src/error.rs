@@ -44,19 +44,24 @@ impl Error {
     /// The message and its causes, as the operator reads them.
     #[must_use]
     pub fn report(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let message = error.to_string();
-            // Some libraries repeat the cause in the message.
-            if !text.contains(&message) {
-                text.push_str(": ");
-                text.push_str(&message);
-            }
-            cause = error.source();
-        }
-        text
+        with_causes(self)
     }
+}
+
+/// A message and its causes.
+pub(crate) fn with_causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        // Some libraries repeat the cause in the message.
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 impl fmt::Display for Error {

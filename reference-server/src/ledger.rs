@@ -11,7 +11,7 @@ mod tests;
 
 use std::future::Future;
 
-use hookclaim::{StoreError, TransactionalStore};
+use hookclaim::{StoreError, TransactionalDurableStore};
 use jiff::civil::Date;
 use serde::Serialize;
 
@@ -85,7 +85,7 @@ pub struct EntryFilter {
 }
 
 /// A store of deliveries that keeps entries beside them.
-pub trait Ledger: TransactionalStore {
+pub trait Ledger: TransactionalDurableStore {
     /// Makes or updates all tables, and says how many steps that took. Safe while other processes do the same.
     ///
     /// # Errors

@@ -19,18 +19,23 @@ mod error;
 pub mod ledger;
 mod output;
 mod program;
+mod progress;
 mod report;
+mod retention;
 mod send;
 mod serve;
 mod telemetry;
 pub mod timetracking;
 
-pub use crate::cli::{Action, Deliveries, DeliveryFilter, Invocation, Report, Send};
-pub use crate::config::{Config, WebhookSecrets};
+pub use crate::cli::{
+    Action, Deliveries, DeliveryFilter, Invocation, ListDeliveries, PruneDeliveries, Report,
+    RetryDeliveries, Send, ShowDelivery,
+};
+pub use crate::config::{Config, Mode, WebhookSecrets};
 pub use crate::database::Database;
 pub use crate::error::Error;
 pub use crate::program::execute;
-pub use crate::serve::{app, run};
+pub use crate::serve::{App, app, run};
 pub use crate::telemetry::{LogFilter, LogFormat, Metrics, init_logging};
 
 /// Lower-case hexadecimal digits.

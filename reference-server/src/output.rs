@@ -6,8 +6,13 @@ use crate::error::{Context as _, Error};
 
 /// Prints to standard output. Whoever has read enough (`head`) may close it.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
+    print_bytes(text.as_bytes())
+}
+
+/// Prints bytes as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }
@@ -24,27 +29,46 @@ pub(crate) fn print_json<T: serde::Serialize>(rows: &[T]) -> Result<(), Error> {
 
 /// Rows in aligned columns; the last one is not padded.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<_> = head.iter().map(|cell| cell.chars().count()).collect();
-    let rows: Vec<Vec<_>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| printable(cell)).collect())
-        .collect();
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+    Table::new(head).page(rows)
+}
+
+/// A table that is printed page by page. Columns only become wider.
+pub(crate) struct Table {
+    head: Option<Vec<String>>,
+    widths: Vec<usize>,
+}
+
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Self {
+        Self {
+            widths: head.iter().map(|cell| cell.chars().count()).collect(),
+            head: Some(head.iter().map(|cell| (*cell).to_owned()).collect()),
         }
     }
-    let head = head.iter().map(|cell| (*cell).to_owned()).collect();
-    let lines = std::iter::once(&head).chain(&rows);
-    lines.fold(String::new(), |mut text, row: &Vec<String>| {
-        let cells = row.iter().zip(&widths);
-        let line = cells.fold(String::new(), |line, (cell, width)| {
-            format!("{line}{cell:<width$}  ")
-        });
-        text.push_str(line.trim_end());
-        text.push('\n');
-        text
-    })
+
+    /// More rows; the head stands before the first.
+    pub(crate) fn page(&mut self, rows: &[Vec<String>]) -> String {
+        let rows: Vec<Vec<_>> = rows
+            .iter()
+            .map(|row| row.iter().map(|cell| printable(cell)).collect())
+            .collect();
+        for row in &rows {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let head = self.head.take();
+        let lines = head.iter().chain(&rows);
+        lines.fold(String::new(), |mut text, row: &Vec<String>| {
+            let cells = row.iter().zip(&self.widths);
+            let line = cells.fold(String::new(), |line, (cell, width)| {
+                format!("{line}{cell:<width$}  ")
+            });
+            text.push_str(line.trim_end());
+            text.push('\n');
+            text
+        })
+    }
 }
 
 /// Text from elsewhere without what a terminal would obey.
@@ -70,5 +94,14 @@ mod tests {
              a     long cell  x\n\
              \u{fffd}[2J  b\n"
         );
+    }
+
+    #[test]
+    fn a_second_page_has_no_head_and_columns_only_become_wider() {
+        let row = |id: &str| vec![id.to_owned(), "x".to_owned()];
+        let mut table = Table::new(&["ID", "END"]);
+        assert_eq!(table.page(&[row("abc")]), "ID   END\nabc  x\n");
+        assert_eq!(table.page(&[row("a"), row("abcd")]), "a     x\nabcd  x\n");
+        assert_eq!(table.page(&[]), "");
     }
 }

@@ -2,23 +2,25 @@
 
 mod app;
 mod connections;
+mod upkeep;
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tower_hookclaim::Drain;
 use tracing::{info, warn};
 
-pub use self::app::app;
+pub use self::app::{App, app};
 use self::connections::Connections;
 use crate::config::Config;
 use crate::database::Store;
 use crate::error::{Context as _, Error};
 use crate::ledger::Ledger;
 use crate::output::print;
-use crate::telemetry::Metrics;
+use crate::telemetry::{self, Metrics};
 
 /// Receives webhooks on `listener` until `shutdown` is ready, and finishes what is being worked on.
 ///
@@ -33,7 +35,7 @@ pub async fn run(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    match config.database.open().await? {
+    match config.open().await? {
         Store::Sqlite(store) => run_on(config, store, listener, shutdown).await,
         Store::Postgres(store) => run_on(config, store, listener, shutdown).await,
     }
@@ -57,10 +59,15 @@ async fn run_on<St: Ledger>(
         .local_addr()
         .context("cannot tell the address listened on")?;
     let metrics = Metrics::install();
+    metrics::gauge!(
+        telemetry::INFO,
+        "version" => env!("CARGO_PKG_VERSION"), "mode" => config.mode.as_str()
+    )
+    .set(1.0);
     let drain = Drain::new();
     let on_main = address.ip().is_loopback().then(|| metrics.clone());
-    let router = app(&config, secrets, store, &drain, on_main);
-    let mut tasks = tokio::task::JoinSet::new();
+    let App { router, worker } = app(&config, secrets, store.clone(), &drain, on_main);
+    let mut tasks = JoinSet::new();
     if let Some(address) = config.metrics_listen {
         let listener = TcpListener::bind(address)
             .await
@@ -69,20 +76,34 @@ async fn run_on<St: Ledger>(
         let connections = Connections::new(config.header_timeout, METRICS_CONNECTIONS);
         tasks.spawn(async move { connections.serve(&listener, &router).await });
     }
-    tasks.spawn(upkeep(metrics));
+    tasks.spawn(upkeep::samples(metrics));
+    let mut upkeep = upkeep::start(&config, &store);
+    let mut workers = JoinSet::new();
+    workers.spawn(worker);
 
     print(&format!(
         "database {}\n{kept}listening on http://{address}\n",
         config.database
     ))?;
-    info!(address = %address, database = %config.database, "listening");
+    info!(address = %address, database = %config.database, mode = config.mode.as_str(), "listening");
     let connections = Connections::new(config.header_timeout, config.max_connections);
-    tokio::select! {
-        () = shutdown => {}
-        () = connections.serve(&listener, &router) => {}
-    }
+    let broke = tokio::select! {
+        () = shutdown => false,
+        () = connections.serve(&listener, &router) => false,
+        _ = workers.join_next() => true,
+    };
     drop(listener);
-    finish(&config, connections, &drain).await;
+    upkeep.stop();
+    tokio::join!(
+        finish(&config, connections, &drain, &mut workers),
+        upkeep.join(Instant::now() + HAND_BACK),
+    );
+    if broke {
+        // To go on accepting what nobody runs would look like health.
+        return Err(Error::failed(
+            "the worker ended by itself, which is a bug; what is stored runs at the next start",
+        ));
+    }
     Ok(())
 }
 
@@ -96,7 +117,12 @@ const GOODBYE: Duration = Duration::from_secs(2);
 const HAND_BACK: Duration = Duration::from_secs(3);
 
 /// Answers 503 to what comes over connections that are still open, waits for what runs, and closes them.
-async fn finish(config: &Config, connections: Connections, drain: &Drain) {
+async fn finish(
+    config: &Config,
+    connections: Connections,
+    drain: &Drain,
+    workers: &mut JoinSet<()>,
+) {
     drain.begin();
     let running = drain.running();
     info!(
@@ -104,13 +130,13 @@ async fn finish(config: &Config, connections: Connections, drain: &Drain) {
         drain_ms = config.drain.as_millis(),
         "shutting down"
     );
-    if timeout(config.drain, drain.idle()).await.is_err() {
+    if timeout(config.drain, idle(drain, workers)).await.is_err() {
         warn!(
             running = drain.running(),
             "work did not finish in time: it is handed back, to be taken at the next start"
         );
         drain.hand_back();
-        if timeout(HAND_BACK, drain.idle()).await.is_err() {
+        if timeout(HAND_BACK, idle(drain, workers)).await.is_err() {
             warn!(
                 running = drain.running(),
                 "work could not be handed back: it is taken once its lease has run out"
@@ -121,10 +147,7 @@ async fn finish(config: &Config, connections: Connections, drain: &Drain) {
     info!("shut down");
 }
 
-async fn upkeep(metrics: Metrics) {
-    let mut ticks = tokio::time::interval(Duration::from_secs(5));
-    loop {
-        ticks.tick().await;
-        metrics.upkeep();
-    }
+async fn idle(drain: &Drain, workers: &mut JoinSet<()>) {
+    drain.idle().await;
+    while workers.join_next().await.is_some() {}
 }

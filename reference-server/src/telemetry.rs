@@ -135,13 +135,58 @@ pub(crate) const ENTRIES: &str = "hookclaim_entries_booked_total";
 /// Connections that are open.
 pub(crate) const CONNECTIONS: &str = "hookclaim_connections_open";
 
+/// Deliveries that are stored and that nobody works on.
+pub(crate) const BACKLOG_WAITING: &str = "hookclaim_backlog_waiting";
+/// How long the one that is due for longest has been due.
+pub(crate) const BACKLOG_OLDEST: &str = "hookclaim_backlog_oldest_due_seconds";
+/// Stored deliveries that are being worked on.
+pub(crate) const BACKLOG_LEASED: &str = "hookclaim_backlog_leased";
+/// Those whose lease has run out and that nobody has taken over.
+pub(crate) const BACKLOG_OVERDUE: &str = "hookclaim_backlog_overdue";
+/// What was forgotten: `records`, `payloads`.
+pub(crate) const PRUNED: &str = "hookclaim_pruned_total";
+/// How long a round of forgetting took.
+pub(crate) const PRUNE_SECONDS: &str = "hookclaim_prune_seconds";
+/// Rounds in the background that failed, by `task`: `backlog`, `prune`.
+pub(crate) const UPKEEP_ERRORS: &str = "hookclaim_upkeep_errors_total";
+/// Always 1; its labels tell the version and the mode.
+pub(crate) const INFO: &str = "hookclaim_info";
+
 fn describe() {
     metrics::describe_counter!(
         COMMENTS,
         "Comments that were received, by what came of them."
     );
     metrics::describe_counter!(ENTRIES, "Time entries that were booked.");
-    metrics::describe_gauge!(CONNECTIONS, "Connections that are open.");
+    for (name, text) in [
+        (CONNECTIONS, "Connections that are open."),
+        (
+            BACKLOG_WAITING,
+            "Deliveries that are stored and that nobody works on.",
+        ),
+        (
+            BACKLOG_OLDEST,
+            "How long the delivery that is due for longest has been due.",
+        ),
+        (BACKLOG_LEASED, "Stored deliveries that are worked on."),
+        (
+            BACKLOG_OVERDUE,
+            "Stored deliveries whose lease has run out and that nobody has taken over.",
+        ),
+        (INFO, "Always 1; its labels tell the version and the mode."),
+    ] {
+        metrics::describe_gauge!(name, text);
+    }
+    metrics::describe_counter!(PRUNED, "Records and payloads that were forgotten.");
+    metrics::describe_counter!(
+        UPKEEP_ERRORS,
+        "Rounds of work in the background that failed."
+    );
+    metrics::describe_histogram!(
+        PRUNE_SECONDS,
+        metrics::Unit::Seconds,
+        "How long a round of forgetting took."
+    );
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use hookclaim::{Secret, SecretSet};
 use secrecy::{ExposeSecret, SecretString};
 
+use super::given;
 use super::settings::Settings;
 use crate::database::Database;
 use crate::error::{Context as _, Error};
 
 /// The file that a secret of our own making is kept in, beside the database.
 const FILE_NAME: &str = "hookclaim.secret";
+
+const WHAT: &str = "the webhook secret";
 
 /// The secrets that were configured.
 #[derive(Clone, Debug, Default)]
@@ -109,29 +112,12 @@ fn named(name: &'static str, secret: &SecretString) -> Result<Secret, Error> {
 
 /// A secret given as text or as a file, whichever was given in the better place.
 fn read(settings: &mut Settings, name: &str, file: &str) -> Option<SecretString> {
-    let (text, file) = (settings.take(name), settings.take(file));
-    if let (Some(text), Some(file)) = (&text, &file)
-        && text.origin.rank() == file.origin.rank()
-    {
-        settings.problems.push(format!(
-            "{} and {} are both set; unset one of them",
-            text.origin, file.origin
-        ));
-        return None;
-    }
-    let (origin, secret) = match (text, file) {
-        (Some(text), Some(file)) if file.origin.rank() < text.origin.rank() => (
-            file.origin.clone(),
-            from_file(settings, &file.origin.to_string(), Path::new(&file.value))?,
-        ),
-        (Some(text), _) => (text.origin, text.value),
-        (None, Some(file)) => (
-            file.origin.clone(),
-            from_file(settings, &file.origin.to_string(), Path::new(&file.value))?,
-        ),
-        (None, None) => return None,
+    let given = given::read(settings, name, file, WHAT)?;
+    let secret = match &given.path {
+        Some(path) => without_line_end(settings, path, given.text),
+        None => given.text,
     };
-    not_blank(settings, &origin.to_string(), secret)
+    not_blank(settings, &given.origin, secret)
 }
 
 fn not_blank(settings: &mut Settings, origin: &str, secret: String) -> Option<SecretString> {
@@ -146,17 +132,7 @@ fn not_blank(settings: &mut Settings, origin: &str, secret: String) -> Option<Se
 }
 
 /// The content of a file, without the line end that editors and `echo` leave behind.
-fn from_file(settings: &mut Settings, origin: &str, path: &Path) -> Option<String> {
-    let mut secret = match std::fs::read_to_string(path) {
-        Ok(secret) => secret,
-        Err(error) => {
-            settings.problems.push(format!(
-                "{origin}: cannot read the webhook secret from {}: {error}",
-                path.display()
-            ));
-            return None;
-        }
-    };
+fn without_line_end(settings: &mut Settings, path: &Path, mut secret: String) -> String {
     if secret.ends_with('\n') {
         secret.pop();
         if secret.ends_with('\r') {
@@ -167,14 +143,15 @@ fn from_file(settings: &mut Settings, origin: &str, path: &Path) -> Option<Strin
             path.display()
         ));
     }
-    Some(secret)
+    secret
 }
 
 fn read_generated(settings: &mut Settings, path: &Path) -> Option<SecretString> {
     if matches!(path.try_exists(), Ok(false)) {
         return None;
     }
-    let secret = from_file(settings, "the secret made at the first start", path)?;
+    let secret = given::content(settings, "the secret made at the first start", path, WHAT)?;
+    let secret = without_line_end(settings, path, secret);
     not_blank(settings, &path.display().to_string(), secret)
 }
 

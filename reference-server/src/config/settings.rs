@@ -171,6 +171,13 @@ impl Settings {
         self.given.remove(name)
     }
 
+    /// Leaves these out, whatever they say.
+    pub(crate) fn skip(&mut self, names: &[&str]) {
+        for name in names {
+            self.take(name);
+        }
+    }
+
     /// The option of this name as `read` understands it, or the default. A value that is not understood is a problem.
     pub(crate) fn read<T>(
         &mut self,

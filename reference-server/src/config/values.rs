@@ -3,11 +3,27 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// `30s`, `5m`, `1m30s`, `250ms`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let problem = || format!("`{text}` is not a duration; write one such as 30s or 5m");
+/// `30s`, `5m`, `1m30s`, `250ms`, `12h`, `30d`, and `10min` as well as `10m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Some(value) if value <= LONGEST => Ok(value),
+        _ => Err(format!("`{text}` is too long; a year is the most")),
+    }
+}
+
+/// The same, up to ten years.
+pub(super) fn long_duration(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Some(value) if value <= 10 * LONGEST => Ok(value),
+        _ => Err(format!("`{text}` is too long; ten years are the most")),
+    }
+}
+
+/// `None` if it is longer than can be told.
+fn parse(text: &str) -> Result<Option<Duration>, String> {
+    let problem = || format!("`{text}` is not a duration; write one such as 30s, 5m, 12h or 30d");
     let mut rest = text;
-    let mut total = Duration::ZERO;
+    let mut total = Some(Duration::ZERO);
     if rest.is_empty() {
         return Err(problem());
     }
@@ -18,15 +34,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         let part = match unit {
             "ms" => Some(Duration::from_millis(number)),
             "s" => Some(Duration::from_secs(number)),
-            "m" => number.checked_mul(60).map(Duration::from_secs),
+            "m" | "min" => number.checked_mul(60).map(Duration::from_secs),
             "h" => number.checked_mul(3600).map(Duration::from_secs),
             "d" => number.checked_mul(86_400).map(Duration::from_secs),
             _ => return Err(problem()),
         };
-        total = part
-            .and_then(|part| total.checked_add(part))
-            .filter(|total| *total <= LONGEST)
-            .ok_or_else(|| format!("`{text}` is too long; a year is the most"))?;
+        total = total
+            .zip(part)
+            .and_then(|(total, part)| total.checked_add(part));
         rest = after;
     }
     Ok(total)
@@ -69,6 +84,23 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         Some(size) => Ok(size),
         None => Err(format!("`{text}` is too much; 1024GiB is the most")),
     }
+}
+
+/// A duration of exactly zero, or of at least `least`.
+pub(super) fn zero_or_from(least: Duration) -> impl FnOnce(&str) -> Result<Duration, String> {
+    move |text| match duration(text)? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        value if value < least => Err(format!(
+            "`{text}` is too short; {least:?} is the least, and 0s switches it off"
+        )),
+        value => Ok(value),
+    }
+}
+
+/// A whole number, zero included.
+pub(super) fn number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is not a whole number"))
 }
 
 /// A whole number from one to `most`.
@@ -116,6 +148,9 @@ mod tests {
             ("1m30s", Some(90_000)),
             ("250ms", Some(250)),
             ("1h", Some(3_600_000)),
+            ("10min", Some(600_000)),
+            ("30d", Some(30 * 86_400_000)),
+            ("1d12h", Some(36 * 3_600_000)),
             ("0s", Some(0)),
             ("30", None),
             ("", None),
@@ -131,7 +166,11 @@ mod tests {
             let value = duration(text).ok();
             assert_eq!(value, millis.map(Duration::from_millis), "{text:?}");
         }
-        assert!(duration_from(Duration::from_secs(1))("10ms").is_err());
+        let second = Duration::from_secs(1);
+        assert!(duration_from(second)("10ms").is_err());
+        assert!(zero_or_from(second)("10ms").is_err());
+        assert_eq!(zero_or_from(second)("0ms"), Ok(Duration::ZERO));
+        assert_eq!(zero_or_from(second)("1s"), Ok(second));
     }
 
     #[test]

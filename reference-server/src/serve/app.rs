@@ -1,17 +1,22 @@
 //! What is served where.
 
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::response::IntoResponse;
 use axum::routing::{any_service, get};
 use hookclaim::SecretSet;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use tower::{Layer as _, service_fn};
+use tower::{Layer as _, Service, service_fn};
 use tower_hookclaim::{Drain, GithubWebhookLayer, MetricsObserver, TracingObserver};
 
 use crate::booking::{self, Rules};
-use crate::config::Config;
+use crate::config::{Config, Mode};
 use crate::ledger::Ledger;
 use crate::telemetry::Metrics;
 
@@ -21,16 +26,35 @@ const EVENTS: [&str; 1] = ["issue_comment"];
 /// How long the database may take to answer for `/readyz`.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything that the server answers: `/webhook`, `/healthz`, `/readyz`, and `/metrics` if given.
+/// What serves, and what works beside it.
+#[must_use = "deliveries that are stored wait for the worker"]
+pub struct App {
+    /// Everything that the server answers.
+    pub router: Router,
+    /// Runs what is stored, until the drain has begun and what it runs has ended. In inline mode that is what was
+    /// answered before it had ended, and whatever was stored while the mode was another.
+    pub worker: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App")
+            .field("router", &self.router)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Answers `/webhook`, `/healthz`, `/readyz`, and `/metrics` if given, with the worker beside it.
 pub fn app<St: Ledger>(
     config: &Config,
     secrets: SecretSet,
     store: St,
     drain: &Drain,
     metrics: Option<Metrics>,
-) -> Router {
+) -> App {
     let rules = Rules::of(config);
-    let webhook = GithubWebhookLayer::new(secrets, store.clone())
+    let handler = service_fn(move |request| booking::receive::<St>(rules.clone(), request));
+    let layer = GithubWebhookLayer::new(secrets, store.clone())
         .events(EVENTS)
         .body_limit(config.body_limit)
         .body_timeout(config.body_timeout)
@@ -38,21 +62,44 @@ pub fn app<St: Ledger>(
         .lease(config.lease)
         .memory_budget(config.memory_budget)
         .observer((TracingObserver::new(), MetricsObserver::new()))
-        .drain(drain)
-        .layer(service_fn(move |request| {
-            booking::receive::<St>(rules.clone(), request)
-        }));
+        .drain(drain);
+    let worker = layer
+        .worker(handler.clone())
+        .concurrency(config.workers as usize)
+        .poll_interval(config.poll_interval);
+    let webhook = match config.mode {
+        Mode::Inline => webhook(layer.layer(handler)),
+        Mode::Durable => {
+            let layer = layer.durable();
+            let layer = match config.backlog_limit {
+                Some(waiting) => layer.backlog_limit(waiting.get()),
+                None => layer,
+            };
+            webhook(layer.layer(handler))
+        }
+    };
     let drain = drain.clone();
-    let router = Router::new()
-        // Methods other than POST are the layer's to refuse, like everything else about a delivery.
-        .route("/webhook", any_service(webhook.clone()))
-        .route("/webhook/", any_service(webhook))
+    let router = webhook
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || ready(store.clone(), drain.clone())));
-    match metrics {
-        Some(metrics) => router.merge(metrics_only(metrics)),
-        None => router,
+    App {
+        router: match metrics {
+            Some(metrics) => router.merge(metrics_only(metrics)),
+            None => router,
+        },
+        worker: Box::pin(worker.run()),
     }
+}
+
+/// Methods other than POST are the layer's to refuse, like everything else about a delivery.
+fn webhook<S>(service: S) -> Router
+where
+    S: Service<Request, Response: IntoResponse, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    Router::new()
+        .route("/webhook", any_service(service.clone()))
+        .route("/webhook/", any_service(service))
 }
 
 /// `/metrics` alone, for an address of its own.
@@ -85,7 +132,6 @@ async fn ready<St: Ledger>(store: St, drain: Drain) -> (StatusCode, &'static str
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use http::Request;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -99,33 +145,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_path_answers_and_readiness_ends_with_the_drain() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = Invocation::parse(["hookclaim", "report"]).unwrap();
-        let config = config.config().unwrap();
-        let database = Database::Sqlite(dir.path().join("x.db"));
-        let Store::Sqlite(store) = database.open().await.unwrap() else {
-            panic!("a file is SQLite")
-        };
-        store.migrate_all().await.unwrap();
-        let secrets = SecretSet::single("It's a Secret to Everybody").unwrap();
-        let drain = Drain::new();
-        let router = app(&config, secrets.clone(), store.clone(), &drain, None);
-        for (path, expected) in [
-            ("/healthz", 200),
-            ("/readyz", 200),
-            ("/webhook", 405),
-            ("/webhook/", 405),
-            ("/metrics", 404),
-            ("/", 404),
-        ] {
-            assert_eq!(status(&router, path).await, expected, "{path}");
-        }
-        let loopback = app(&config, secrets, store, &drain, Some(Metrics::install()));
-        assert_eq!(status(&loopback, "/metrics").await, 200);
+    async fn each_path_answers_in_both_modes_and_readiness_ends_with_the_drain() {
+        for mode in ["durable", "inline"] {
+            let dir = tempfile::tempdir().unwrap();
+            let config = Invocation::parse(["hookclaim", "report", "--mode", mode]).unwrap();
+            let config = config.config().unwrap();
+            let database = Database::Sqlite(dir.path().join("x.db"));
+            let Store::Sqlite(store) = database.open().await.unwrap() else {
+                panic!("a file is SQLite")
+            };
+            store.migrate_all().await.unwrap();
+            let secrets = SecretSet::single("It's a Secret to Everybody").unwrap();
+            let drain = Drain::new();
+            let app = |metrics| app(&config, secrets.clone(), store.clone(), &drain, metrics);
+            let App { router, worker } = app(None);
+            for (path, expected) in [
+                ("/healthz", 200),
+                ("/readyz", 200),
+                ("/webhook", 405),
+                ("/webhook/", 405),
+                ("/metrics", 404),
+                ("/", 404),
+            ] {
+                assert_eq!(status(&router, path).await, expected, "{mode} {path}");
+            }
+            let loopback = app(Some(Metrics::install())).router;
+            assert_eq!(status(&loopback, "/metrics").await, 200);
 
-        drain.begin();
-        assert_eq!(status(&router, "/healthz").await, 200);
-        assert_eq!(status(&router, "/readyz").await, 503);
+            drain.begin();
+            assert_eq!(status(&router, "/healthz").await, 200);
+            assert_eq!(status(&router, "/readyz").await, 503);
+            worker.await;
+        }
     }
 }
