@@ -21,7 +21,7 @@ impl Retry {
     #[must_use]
     pub fn by(actor: impl Into<String>) -> Self {
         Self {
-            actor: cut(actor.into()),
+            actor: cut(&actor.into()),
             reason: None,
             force: false,
         }
@@ -30,7 +30,7 @@ impl Retry {
     /// Why.
     #[must_use]
     pub fn because(mut self, reason: impl Into<String>) -> Self {
-        self.reason = Some(cut(reason.into()));
+        self.reason = Some(cut(&reason.into()));
         self
     }
 
@@ -43,7 +43,7 @@ impl Retry {
     }
 }
 
-fn cut(text: String) -> String {
+fn cut(text: &str) -> String {
     let text = text.replace('\0', "\u{fffd}");
     match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => text[..end].to_owned(),
