@@ -438,7 +438,10 @@ pub(crate) type Verdicts = Vec<Option<Result<Verdict, StoreError>>>;
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(feature = "postgres"),
-    expect(dead_code, reason = "SQLite has nobody to race with within a statement")
+    expect(
+        dead_code,
+        reason = "SQLite has nobody to race with within a statement"
+    )
 )]
 pub(crate) enum Verdict {
     /// The row as the claim left it.
