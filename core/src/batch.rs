@@ -436,6 +436,13 @@ pub(crate) type Verdicts = Vec<Option<Result<Verdict, StoreError>>>;
 
 /// What a statement says of one requested key after it.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "postgres"),
+    expect(
+        dead_code,
+        reason = "SQLite has nobody to race with within a statement"
+    )
+)]
 pub(crate) enum Verdict {
     /// The row as the claim left it.
     Row {

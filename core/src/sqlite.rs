@@ -134,7 +134,9 @@ impl SqliteStore {
         let write = options
             .clone()
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full);
+            .synchronous(SqliteSynchronous::Full)
+            // The rows of a whole batch, so that SQLite's thread need not wait for their reader.
+            .row_buffer_size(512);
         let turn = Turn::open(write, TURN_TIMEOUT).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)

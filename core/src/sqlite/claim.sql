@@ -37,4 +37,5 @@ where case
     d.fingerprint = excluded.fingerprint or substr(d.fingerprint, 1, 4) <> substr(excluded.fingerprint, 1, 4),
     true
   )
-returning source, key, state, claim_token, fence, attempts, lease_until, retry_at, error_class, fingerprint
+-- The rest is as it was asked for.
+returning source, key, state, fence, attempts, error_class

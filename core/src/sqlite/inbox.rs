@@ -32,7 +32,8 @@ impl DurableStore for SqliteStore {
         self.queue.acquire(acquire).await
     }
 
-    /// Tells what this store and its clones did. What other processes do on the same file is found by polling.
+    /// Tells what this store and its clones did, and of transactions those that were committed through it. What other
+    /// processes do on the same file is found by polling.
     fn changes(&self) -> Changes {
         self.announcer.changes()
     }

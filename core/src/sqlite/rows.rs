@@ -3,6 +3,7 @@
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use crate::claim::Claim;
 use crate::delivery::{DeliveryId, EventName};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::inbox::Unreadable;
@@ -57,6 +58,23 @@ fn read_standing(row: &SqliteRow) -> Result<Option<Standing>, sqlx::Error> {
         retry_at: time(row, "retry_at")?,
         error_class: error_class.and_then(ErrorClass::from_name),
     }))
+}
+
+/// How a row stands that this claim has just changed: what the statement decided, and otherwise as the claim asked.
+pub(super) fn changed(
+    row: &SqliteRow,
+    claim: &Claim,
+    now: Timestamp,
+) -> Result<Standing, StoreError> {
+    let state = State::from_code(row.try_get(2).map_err(unreadable)?).ok_or_else(corrupt)?;
+    let error_class: Option<&str> = row.try_get(5).map_err(unreadable)?;
+    Ok(Standing {
+        state,
+        fence: row.try_get::<i64, _>(3).map_err(unreadable)?.unsigned_abs(),
+        attempts: row.try_get(4).map_err(unreadable)?,
+        error_class: error_class.and_then(ErrorClass::from_name),
+        ..Standing::fresh(claim, now)
+    })
 }
 
 pub(super) fn time(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, sqlx::Error> {

@@ -151,23 +151,23 @@ pub(super) async fn claim(
             .iter()
             .map(|&at| (name(&claims[at].claim.key), at))
             .collect();
-        let mut take = |rows: &[SqliteRow]| -> Result<(), StoreError> {
-            for row in rows {
-                let at = *positions.get(&rows::name(row)?).ok_or_else(rows::corrupt)?;
-                let standing = rows::standing(row);
-                verdicts[at] = Some(standing.map(|standing| Verdict::Row {
-                    standing,
-                    busy: false,
-                    now,
-                }));
-            }
-            Ok(())
+        let place = |row| -> Result<usize, StoreError> {
+            let at = positions.get(&rows::name(row)?);
+            at.copied().ok_or_else(rows::corrupt)
         };
-        take(&changed)?;
+        let verdict = |standing| Verdict::Row {
+            standing,
+            busy: false,
+            now,
+        };
+        for row in &changed {
+            let at = place(row)?;
+            verdicts[at] = Some(rows::changed(row, &claims[at].claim, now).map(verdict));
+        }
         if changed.len() < group.len() {
-            // Read whole: a row that was changed above is as it was returned.
             let names: Vec<_> = group
                 .iter()
+                .filter(|&&at| verdicts[at].is_none())
                 .map(|&at| name(&claims[at].claim.key))
                 .collect();
             let standing = sqlx::query(STANDING)
@@ -175,7 +175,9 @@ pub(super) async fn claim(
                 .fetch_all(&mut *connection)
                 .await
                 .map_err(failed)?;
-            take(&standing)?;
+            for row in &standing {
+                verdicts[place(row)?] = Some(rows::standing(row).map(verdict));
+            }
         }
     }
     let covered: Vec<_> = plan

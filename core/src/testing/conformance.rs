@@ -15,6 +15,7 @@
 mod claims;
 mod keeping;
 mod lasting;
+mod listing;
 mod queue;
 mod settling;
 mod taking;
@@ -155,9 +156,9 @@ async fn check_queue<St: DurableStore>(store: &St, clock: &ManualClock) {
         "Q19 a payload is attached to a claim that is held, once" => lasting::keep,
         "Q20 an operator's retry makes a delivery due, and is written down" => lasting::retry,
         "Q21 nothing is settled under a token from before a retry" => lasting::old_token,
-        "Q22 a delivery that another covers is listed with it, and forgotten with it" => lasting::covered,
+        "Q22 a delivery that another covers is listed with it, and forgotten with it" => listing::covered,
         "Q23 payloads that were kept are dropped before their records, in bounded steps" => lasting::prune,
-        "Q24 pages of a list have every row once, by error too" => lasting::list,
+        "Q24 pages of a list have every row once, by error too" => listing::list,
     };
     run(store, clock, &list).await;
 }
