@@ -1,13 +1,16 @@
 //! Taking deliveries that are due.
 
+use std::time::Instant;
+
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::claims::attempts;
 use super::link::{RESENDS, Statement, is_passing};
-use super::pipeline::PgPipeline;
+use super::pipeline::{Lost, PgPipeline};
 use super::{rows, unavailable};
 use crate::batch::{Taking, pause};
+use crate::claim::Held;
 use crate::error::StoreError;
 use crate::inbox::{Acquire, Acquired, Acquisition, Lane, Order, Retired};
 use crate::key::Scope;
@@ -76,6 +79,7 @@ impl PgPipeline {
         if acquire.limit == 0 {
             return Ok(Acquisition::default());
         }
+        self.find_lost(taking).await;
         let range = range(acquire);
         // A clock of a test is set back and forth within what is a moment for marks.
         let mark = if self.clock.is_none() {
@@ -126,8 +130,7 @@ impl PgPipeline {
     }
 
     /// Runs a look. Where its answer was lost, what it took is found by its tokens; only if it took nothing it is run
-    /// again, under other tokens. Should it still be under way then, what it takes is due again once its lease runs
-    /// out.
+    /// again, under other tokens. It may still be under way then, so that its tokens are looked for once more later.
     async fn look(&mut self, look: &Look<'_>) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut attempt = 0;
         loop {
@@ -144,13 +147,35 @@ impl PgPipeline {
                 return Err(error);
             }
             tokio::time::sleep(pause(attempt)).await;
-            let taken = self
+            let found = self
                 .link
                 .run(|| sqlx::query(ACQUIRED).bind(&tokens).bind(look.now))
-                .await?;
-            if !taken.is_empty() {
-                return Ok(taken);
+                .await;
+            if found.as_ref().is_ok_and(|rows| !rows.is_empty()) {
+                return found;
             }
+            self.lost.remember(&tokens);
+            found?;
+        }
+    }
+
+    /// Hands back what looks have taken that had been given up by then.
+    async fn find_lost(&mut self, taking: &Taking) {
+        let Some(until) = self.lost.until else {
+            return;
+        };
+        let (tokens, now) = (self.lost.tokens.clone(), self.now());
+        if Instant::now() >= until {
+            self.lost = Lost::default();
+        }
+        let found = self
+            .link
+            .run(|| sqlx::query(ACQUIRED).bind(&tokens).bind(now))
+            .await;
+        let mut late = Acquisition::default();
+        if found.is_ok_and(|rows| self.read(taking, &rows, &mut late).is_ok()) {
+            let late: Vec<Held> = late.started.into_iter().map(|one| one.held).collect();
+            self.release(&late).await;
         }
     }
 
