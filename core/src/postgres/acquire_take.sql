@@ -31,6 +31,7 @@ taken as (
 select
   s.now, s.oldest,
   coalesce((select bool_or(ordered) from turns), false) as ordered,
+  coalesce((select bool_or(before >= 16777216) from turns), false) as cut,
   false as found,
   t.*
 from summary s

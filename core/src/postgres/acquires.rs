@@ -1,13 +1,16 @@
 //! Taking deliveries that are due.
 
+use std::time::Instant;
+
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::claims::attempts;
 use super::link::{RESENDS, Statement, is_passing};
-use super::pipeline::PgPipeline;
+use super::pipeline::{Lost, PgPipeline};
 use super::{rows, unavailable};
 use crate::batch::{Taking, pause};
+use crate::claim::Held;
 use crate::error::StoreError;
 use crate::inbox::{Acquire, Acquired, Acquisition, Lane, Order, Retired};
 use crate::key::Scope;
@@ -31,6 +34,8 @@ const MOST: u32 = 1000;
 /// One look for due deliveries.
 struct Look<'a> {
     acquire: &'a Acquire,
+    /// How many are taken at most.
+    limit: u32,
     /// The first and the last source that is looked for.
     range: (String, String),
     /// Where it begins; the beginning if none.
@@ -50,7 +55,7 @@ impl Look<'_> {
         let query = sqlx::query(statement)
             .bind(self.range.0.clone())
             .bind(self.range.1.clone())
-            .bind(i64::from(acquire.limit.min(MOST)))
+            .bind(i64::from(self.limit))
             .bind(micros(acquire.policy.lease))
             .bind(attempts(acquire.policy.max_attempts))
             .bind(tokens.to_vec())
@@ -74,6 +79,7 @@ impl PgPipeline {
         if acquire.limit == 0 {
             return Ok(Acquisition::default());
         }
+        self.find_lost(taking).await;
         let range = range(acquire);
         // A clock of a test is set back and forth within what is a moment for marks.
         let mark = if self.clock.is_none() {
@@ -83,46 +89,53 @@ impl PgPipeline {
         };
         let mut look = Look {
             acquire,
+            limit: acquire.limit.min(MOST),
             mark,
             guarded: self.marks.ordered(&range),
             range,
             now: self.now(),
         };
-        loop {
-            let rows = self.look(&look).await;
-            let rows = rows.map_err(|error| unavailable("no delivery could be taken", error))?;
+        let mut taken = Acquisition::default();
+        while look.limit > 0 {
+            let rows = match self.look(&look).await {
+                Ok(rows) => rows,
+                // Whoever has something to work on comes back for more.
+                Err(_) if !taken.is_empty() => break,
+                Err(error) => return Err(unavailable("no delivery could be taken", error)),
+            };
             let summary = Summary::of(rows.first().ok_or_else(rows::corrupt)?)?;
-            let acquisition = self.read(taking, &rows)?;
+            let count = self.read(taking, &rows, &mut taken)?;
             if summary.found {
-                return Ok(acquisition);
+                break;
             }
+            look.limit = look.limit.saturating_sub(count);
             if acquire.lane == Lane::Due {
                 let whole = look.mark.is_none();
                 let (now, oldest) = (summary.now, summary.oldest);
                 let valid = self
                     .marks
                     .looked(&look.range, whole, now, oldest, summary.ordered);
-                if !valid && acquisition.is_empty() {
+                if !valid && taken.is_empty() {
                     look.mark = None;
                     continue;
                 }
             }
-            if summary.ordered && !look.guarded && acquisition.is_empty() {
-                look.guarded = true;
-                continue;
+            let unguarded = summary.ordered && !look.guarded;
+            look.guarded |= unguarded;
+            if !(unguarded && count == 0 || summary.cut && count > 0) {
+                break;
             }
-            return Ok(acquisition);
         }
+        Ok(taken)
     }
 
     /// Runs a look. Where its answer was lost, what it took is found by its tokens; only if it took nothing it is run
-    /// again, under other tokens. Should it still be under way then, what it takes is due again once its lease runs
-    /// out.
+    /// again, under other tokens. It may still be under way then, so that its tokens are looked for once more later.
     async fn look(&mut self, look: &Look<'_>) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let tokens: Vec<uuid::Uuid> = (0..look.acquire.limit.min(MOST))
+            let tokens: Vec<uuid::Uuid> = (0..look.limit)
                 .map(|_| rows::uuid(ClaimToken::random()))
                 .collect();
             let statement = || look.statement(&tokens);
@@ -134,27 +147,54 @@ impl PgPipeline {
                 return Err(error);
             }
             tokio::time::sleep(pause(attempt)).await;
-            let taken = self
+            let found = self
                 .link
                 .run(|| sqlx::query(ACQUIRED).bind(&tokens).bind(look.now))
-                .await?;
-            if !taken.is_empty() {
-                return Ok(taken);
+                .await;
+            if found.as_ref().is_ok_and(|rows| !rows.is_empty()) {
+                return found;
             }
+            self.lost.remember(&tokens);
+            found?;
         }
     }
 
-    fn read(&self, taking: &Taking, rows: &[PgRow]) -> Result<Acquisition, StoreError> {
-        let mut taken: Vec<(i64, &PgRow)> = Vec::with_capacity(rows.len());
+    /// Hands back what looks have taken that had been given up by then.
+    async fn find_lost(&mut self, taking: &Taking) {
+        let Some(until) = self.lost.until else {
+            return;
+        };
+        let (tokens, now) = (self.lost.tokens.clone(), self.now());
+        if Instant::now() >= until {
+            self.lost = Lost::default();
+        }
+        let found = self
+            .link
+            .run(|| sqlx::query(ACQUIRED).bind(&tokens).bind(now))
+            .await;
+        let mut late = Acquisition::default();
+        if found.is_ok_and(|rows| self.read(taking, &rows, &mut late).is_ok()) {
+            let late: Vec<Held> = late.started.into_iter().map(|one| one.held).collect();
+            self.release(&late).await;
+        }
+    }
+
+    /// Reads what was taken, in the order of its turn, and says how many that are.
+    fn read(
+        &self,
+        taking: &Taking,
+        rows: &[PgRow],
+        acquisition: &mut Acquisition,
+    ) -> Result<u32, StoreError> {
+        let mut turns: Vec<(i64, &PgRow)> = Vec::with_capacity(rows.len());
         for row in rows {
             // Without one, the row only says what was looked at.
             if let Some(ord) = row.try_get("ord").map_err(super::reading)? {
-                taken.push((ord, row));
+                turns.push((ord, row));
             }
         }
-        taken.sort_unstable_by_key(|&(ord, _)| ord);
-        let mut acquisition = Acquisition::default();
-        for (_, row) in taken {
+        turns.sort_unstable_by_key(|&(ord, _)| ord);
+        for &(_, row) in &turns {
             let name = rows::name(row)?;
             let standing = rows::standing(row)?;
             if standing.state == State::Dead {
@@ -179,7 +219,7 @@ impl PgPipeline {
             let acquired = Acquired::new(held, name.event, standing.fingerprint, request, age);
             acquisition.started.push(acquired);
         }
-        Ok(acquisition)
+        Ok(u32::try_from(turns.len()).unwrap_or(u32::MAX))
     }
 }
 
@@ -188,6 +228,8 @@ struct Summary {
     now: i64,
     oldest: Option<i64>,
     ordered: bool,
+    /// Whether more was there than one answer carries.
+    cut: bool,
     /// Whether it is not of a look, but of what a look had taken whose answer was lost.
     found: bool,
 }
@@ -198,6 +240,7 @@ impl Summary {
             now: row.try_get("now").map_err(super::reading)?,
             oldest: row.try_get("oldest").map_err(super::reading)?,
             ordered: row.try_get("ordered").map_err(super::reading)?,
+            cut: row.try_get("cut").map_err(super::reading)?,
             found: row.try_get("found").map_err(super::reading)?,
         })
     }

@@ -1,12 +1,13 @@
 //! What carries batches over a connection of the store's own.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::bell::Bell;
-use super::link::Link;
+use super::link::{Link, RESENDS};
 use super::marks::Marks;
-use crate::batch::{Answers, Batch, Pipeline};
+use crate::batch::{Answers, Batch, Pipeline, pause};
+use crate::claim::Held;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::seal::Sealer;
 use crate::settle::Settle;
@@ -21,6 +22,30 @@ pub(super) struct PgPipeline {
     pub(super) sealer: Sealer,
     pub(super) bell: Bell,
     pub(super) marks: Marks,
+    pub(super) lost: Lost,
+}
+
+/// For how long a look that was given up may still take something: the database ends a statement earlier than that, and
+/// a transaction in which none follows.
+const LOST_FOR: Duration = Duration::from_secs(15);
+
+/// Tokens that are remembered of such looks at most.
+const MOST_LOST: usize = 4000;
+
+/// Tokens of looks that were given up and may still take something, until none can any more.
+#[derive(Default)]
+pub(super) struct Lost {
+    pub(super) tokens: Vec<uuid::Uuid>,
+    pub(super) until: Option<Instant>,
+}
+
+impl Lost {
+    pub(super) fn remember(&mut self, tokens: &[uuid::Uuid]) {
+        self.tokens.extend(tokens);
+        let oldest = self.tokens.len().saturating_sub(MOST_LOST);
+        self.tokens.drain(..oldest);
+        self.until = Some(Instant::now() + LOST_FOR);
+    }
 }
 
 impl PgPipeline {
@@ -36,6 +61,7 @@ impl PgPipeline {
             sealer,
             bell,
             marks: Marks::default(),
+            lost: Lost::default(),
         }
     }
 
@@ -72,14 +98,33 @@ impl Pipeline for PgPipeline {
             };
         }
         let orphans = batch.answer(answers);
-        if !orphans.is_empty() {
-            let releases: Vec<Settle> = orphans
-                .iter()
-                .map(|held| Settle::release(held, Duration::ZERO))
-                .collect();
-            // If this fails too, the lease of the claim runs out.
-            if self.settles(&releases).await.is_ok() {
+        self.release(&orphans).await;
+    }
+}
+
+impl PgPipeline {
+    /// Hands claims back that nobody learned of. Those whose rows are locked are tried again for a moment; if that
+    /// fails too, their leases run out.
+    pub(super) async fn release(&mut self, orphans: &[Held]) {
+        let mut releases: Vec<Settle> = orphans
+            .iter()
+            .map(|held| Settle::release(held, Duration::ZERO))
+            .collect();
+        for round in 1..=RESENDS {
+            if releases.is_empty() {
+                break;
+            }
+            if let Ok(answers) = self.settles(&releases).await {
+                let mut answers = answers.into_iter();
+                releases.retain(|_| {
+                    answers
+                        .next()
+                        .is_some_and(|answer| answer.is_err_and(|error| error.is_busy()))
+                });
                 self.bell.ring();
+            }
+            if !releases.is_empty() {
+                tokio::time::sleep(pause(round)).await;
             }
         }
     }

@@ -221,3 +221,20 @@ async fn what_becomes_due_in_the_past_is_found_all_the_same() {
         .unwrap();
     assert_eq!(bench.store.acquire(ask(10)).await.unwrap().started.len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_payloads_are_taken_in_several_answers_and_none_is_left_behind() {
+    let bench = real::postgres().await;
+    for number in 0..6 {
+        let body = vec![b'x'; 7 * 1024 * 1024];
+        let request = hookclaim::StoredRequest::new(body);
+        let enqueue = super::work(&format!("large-{number}"), request);
+        bench.store.enqueue(enqueue).await.unwrap();
+    }
+    let started = bench.store.acquire(ask(5)).await.unwrap().started;
+    let names: Vec<_> = started.iter().map(|one| one.held.key.key()).collect();
+    let expected = ["large-0", "large-1", "large-2", "large-3", "large-4"];
+    assert_eq!(names, expected);
+    let tokens: std::collections::HashSet<_> = started.iter().map(|one| one.held.token).collect();
+    assert_eq!(tokens.len(), 5);
+}
