@@ -399,7 +399,7 @@ async fn retrying_tells_what_happened_to_each() {
         );
         let by_user = ok(run(&place, &["retry", "completed"]));
         assert!(
-            by_user.stdout.contains("a worker runs it now"),
+            by_user.stdout.contains("a worker runs it"),
             "{case}: {by_user:?}"
         );
         let audit = &show(&place, "completed")["audit"];
