@@ -199,7 +199,7 @@ impl Outcome {
         retried: Retried,
     ) -> Self {
         let (result, message) = match retried {
-            Retried::Due => ("due", "a worker runs it now"),
+            Retried::Due => ("due", "it is due, and a worker runs it"),
             Retried::AwaitsRedelivery => (
                 "awaits_redelivery",
                 "no payload is stored; redeliver it from GitHub",

@@ -60,3 +60,41 @@ fn the_code_map_names_every_module_of_the_libraries() {
         }
     }
 }
+
+/// The parts of `text` that begin with `prefix`, as far as their characters are of a name.
+fn names<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    text.match_indices(prefix).map(move |(at, _)| {
+        let name = &text[at..];
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        &name[..end.unwrap_or(name.len())]
+    })
+}
+
+#[test]
+fn operators_are_told_of_every_metric_and_every_option() {
+    let page = read("reference-server/docs/operations.md");
+    for file in [
+        "tower-layer/src/observe/metrics.rs",
+        "reference-server/src/telemetry.rs",
+    ] {
+        let source = read(file);
+        let metrics: Vec<_> = source
+            .split('"')
+            .filter(|text| text.starts_with("hookclaim_"))
+            .collect();
+        assert!(metrics.len() > 5, "{file} has the names of metrics");
+        for metric in metrics {
+            let told = page.contains(&format!("`{metric}`"));
+            assert!(told || metric == "hookclaim_server", "{metric} of {file}");
+        }
+    }
+    let options = read("reference-server/src/cli/options.rs");
+    for variable in names(&options, "HOOKCLAIM_") {
+        let option = variable["HOOKCLAIM_".len()..]
+            .to_lowercase()
+            .replace('_', "-");
+        // Where there is a file for it, the table has both in one row.
+        let told = page.contains(&format!("`{option}`")) || option.ends_with("-file");
+        assert!(told || option == "config", "{option}");
+    }
+}
