@@ -79,10 +79,11 @@ where
     (run, to_keep)
 }
 
+/// An attempt that there never is.
+type Never<B, E> = std::future::Pending<Ended<B, E>>;
+
 /// For a request that begins no attempt.
-pub(crate) fn never<B, E>(
-    never: Infallible,
-) -> (std::future::Pending<Ended<B, E>>, fn() -> Keeping) {
+pub(crate) fn never<B, E>(never: Infallible) -> (Never<B, E>, fn() -> Keeping) {
     match never {}
 }
 
@@ -176,7 +177,7 @@ where
             match patience {
                 Patience::Endless => {
                     renewer.renew(false).await;
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
                 Patience::Lease => renewer.renew_or_stop().await,
             }

@@ -97,9 +97,10 @@ where
     }
 
     fn call(&mut self, request: Request<ReqB>) -> Self::Future {
-        let landing = match self.land(request) {
+        let begin = Instant::now();
+        let landing = match self.land(request, begin) {
             Ok(landing) => landing,
-            Err(response) => return ResponseFuture::answered(response),
+            Err(answer) => return self.refuse(answer, begin),
         };
         // The service in `self` was polled ready. It goes along; a fresh clone stays.
         let fresh = self.inner.clone();
@@ -135,9 +136,10 @@ where
     }
 
     fn call(&mut self, request: Request<ReqB>) -> Self::Future {
-        let landing = match self.land(request) {
+        let begin = Instant::now();
+        let landing = match self.land(request, begin) {
             Ok(landing) => landing,
-            Err(response) => return ResponseFuture::answered(response),
+            Err(answer) => return self.refuse(answer, begin),
         };
         let settings = Arc::clone(&self.settings);
         let Landing {
@@ -163,14 +165,14 @@ struct Landing<St, ReqB> {
 
 impl<S, St, M> GithubWebhook<S, St, M> {
     /// Checks what can be checked before the body.
-    fn land<ReqB, B>(
+    fn land<ReqB>(
         &self,
         request: Request<ReqB>,
-    ) -> Result<Landing<St, ReqB>, Response<ResponseBody<B>>>
+        begin: Instant,
+    ) -> Result<Landing<St, ReqB>, Answer>
     where
         ReqB: Body<Data = Bytes> + Send + 'static,
     {
-        let begin = Instant::now();
         let running = self.settings.engine.drain.enter();
         let (parts, body) = request.into_parts();
         let checked = receive::check_head(&self.settings, &parts.method, &parts.headers);
@@ -185,9 +187,7 @@ impl<S, St, M> GithubWebhook<S, St, M> {
             Ok(checked) => checked,
             Err(answer) => {
                 discard(body);
-                let response = answer.into_response();
-                self.tell(&response, begin);
-                return Err(response);
+                return Err(answer);
             }
         };
         let settings = Arc::clone(&self.settings);
@@ -207,7 +207,9 @@ impl<S, St, M> GithubWebhook<S, St, M> {
         })
     }
 
-    fn tell<B>(&self, response: &Response<B>, begin: Instant) {
+    /// Answers a request before its body.
+    fn refuse<B, E>(&self, answer: Answer, begin: Instant) -> ResponseFuture<B, E> {
+        let response = answer.into_response();
         self.settings.emit(&Event::Answered {
             id: None,
             event: None,
@@ -220,6 +222,7 @@ impl<S, St, M> GithubWebhook<S, St, M> {
             status: response.status(),
             took: begin.elapsed(),
         });
+        ResponseFuture::answered(response)
     }
 }
 

@@ -1,4 +1,5 @@
 //! What the examples share: where they listen, their secret, and one delivery to try them with.
+#![allow(dead_code, reason = "each example uses a part of it")]
 
 use std::fmt;
 use std::future::Future;
@@ -68,10 +69,40 @@ impl Demo {
         }
     }
 
+    /// Lets `server` store deliveries for a worker: to its end, or until one was sent and is done.
+    pub(crate) async fn run_durable<E>(
+        &self,
+        server: impl Future<Output = std::result::Result<(), E>>,
+    ) -> Result
+    where
+        Problem: From<E>,
+    {
+        if !self.trying {
+            self.say_what_to_try();
+            return Ok(server.await?);
+        }
+        tokio::select! {
+            ended = server => {
+                ended?;
+                Err("the server ended before it was tried".into())
+            }
+            tried = self.send_until_done() => tried,
+        }
+    }
+
+    pub(crate) fn is_trying(&self) -> bool {
+        self.trying
+    }
+
+    /// Where this process listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The first time over HTTP/1.1, the second over HTTP/2.
     async fn send_twice(&self) -> Result {
         for (http2, expected) in [(false, "completed"), (true, "duplicate")] {
-            let outcome = self.send(http2).await?;
+            let outcome = self.send_to(&self.url, &self.delivery, http2).await?;
             if outcome != expected {
                 return Err(format!("expected {expected}, not {outcome}").into());
             }
@@ -79,14 +110,27 @@ impl Demo {
         Ok(())
     }
 
-    async fn send(&self, http2: bool) -> Result<String> {
-        let mut request = Request::post(format!("{}/webhook", self.url)).body(Full::from(BODY))?;
-        *request.headers_mut() = signed_headers(
-            self.secret.as_bytes(),
-            "issues",
-            &self.delivery,
-            BODY.as_bytes(),
-        );
+    /// It is accepted at once, and a duplicate once it is done.
+    async fn send_until_done(&self) -> Result {
+        let mut outcome = self.send_to(&self.url, &self.delivery, false).await?;
+        if outcome != "accepted" {
+            return Err(format!("expected accepted, not {outcome}").into());
+        }
+        for _ in 0..60 {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            outcome = self.send_to(&self.url, &self.delivery, false).await?;
+            if outcome == "duplicate" {
+                return Ok(());
+            }
+        }
+        Err(format!("it should be done by now, and is {outcome}").into())
+    }
+
+    /// Sends one delivery, signed, and says what came of it.
+    pub(crate) async fn send_to(&self, url: &str, delivery: &str, http2: bool) -> Result<String> {
+        let mut request = Request::post(format!("{url}/webhook")).body(Full::from(BODY))?;
+        *request.headers_mut() =
+            signed_headers(self.secret.as_bytes(), "issues", delivery, BODY.as_bytes());
         let client = Client::builder(TokioExecutor::new())
             .http2_only(http2)
             .build_http::<Full<Bytes>>();
