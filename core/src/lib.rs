@@ -47,6 +47,8 @@
 //! - [`ClaimKey`] says what makes two deliveries the same: the id, or a [`BusinessKey`].
 //! - [`DeliveryStore`] decides: [`claim`](DeliveryStore::claim), then [`complete`](DeliveryStore::complete),
 //!   [`fail`](DeliveryStore::fail) or [`release`](DeliveryStore::release). The [`machine`] has the chart.
+//! - [`DurableStore`] keeps deliveries with their payloads: [`enqueue`](DurableStore::enqueue) stores one, and
+//!   [`acquire`](DurableStore::acquire) takes what is due, under a lease each.
 //! - [`Lease`] is the handler's side of a won claim. With a [`TransactionalStore`] it completes the attempt in the same
 //!   transaction as the handler's own writes.
 //!
@@ -55,7 +57,9 @@
 //! - Nothing unsigned becomes a [`Delivery`].
 //! - Of any number of racing claims of one key, one is won at a time.
 //! - An attempt whose lease has passed on can no longer settle the delivery, nor commit its transaction.
-//! - What a handler writes in [`Lease::commit`]'s transaction happens exactly once.
+//! - What a [`DurableStore`] accepted is on disk, and is there to be acquired until it is completed or dead.
+//! - What a handler writes in [`Lease::commit`]'s transaction happens exactly once, follow-up work
+//!   ([`Lease::enqueue_in`]) included.
 //!
 //! # What is not
 //!

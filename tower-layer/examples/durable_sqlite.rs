@@ -20,16 +20,17 @@
 mod support;
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::any_service;
 use bytes::Bytes;
 use hookclaim::{
-    Attempt, Backoff, Delivery, Lease, SecretSet, SqliteStore, StoreError, TransactionalStore as _,
+    Attempt, Delivery, Lease, SecretError, SecretSet, SqliteStore, StoreError,
+    TransactionalStore as _,
 };
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use tokio::task::JoinHandle;
 use tower::{Layer as _, service_fn};
 use tower_hookclaim::{Drain, GithubWebhookLayer};
 
@@ -74,6 +75,24 @@ async fn open(scratch: &std::path::Path) -> Result<SqliteStore, StoreError> {
     Ok(store)
 }
 
+// [app]
+/// Receives deliveries and stores them, and works on what is stored.
+fn app(
+    secret: &str,
+    store: SqliteStore,
+    drain: &Drain,
+) -> Result<(Router, JoinHandle<()>), SecretError> {
+    let layer = GithubWebhookLayer::new(SecretSet::single(secret)?, store)
+        .drain(drain)
+        .durable();
+    // The same handler twice: the layer never calls it, the worker does.
+    let handler = service_fn(on_delivery);
+    let worker = tokio::spawn(layer.worker(handler).concurrency(8).run());
+    let app = Router::new().route("/webhook", any_service(layer.layer(handler)));
+    Ok((app, worker))
+}
+// [app]
+
 #[tokio::main]
 async fn main() -> support::Result {
     let (demo, listener) = Demo::start(3006).await?;
@@ -88,17 +107,7 @@ async fn main() -> support::Result {
     tx.commit().await?;
 
     let drain = Drain::new();
-    let layer = GithubWebhookLayer::new(SecretSet::single(&demo.secret)?, store.clone())
-        .backoff(Backoff::new(
-            Duration::from_millis(100),
-            Duration::from_secs(60),
-        ))
-        .drain(&drain)
-        .durable();
-    // The same handler twice: the layer never calls it, the worker does.
-    let handler = service_fn(on_delivery);
-    let worker = tokio::spawn(layer.worker(handler).run());
-    let app = Router::new().route("/webhook", any_service(layer.layer(handler)));
+    let (app, worker) = app(&demo.secret, store.clone(), &drain)?;
     demo.run_durable(async { axum::serve(listener, app).await })
         .await?;
 

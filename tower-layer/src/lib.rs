@@ -44,6 +44,8 @@
 //!
 //! # The types and how they fit
 //!
+//! - [`GithubWebhookLayer::durable`] makes it store deliveries instead of running them: the sender is answered at once, and
+//!   a [`Worker`] drives the same handler, again and again until the delivery is completed or dead.
 //! - [`GithubWebhookLayer`] has the settings and makes a [`GithubWebhook`] of a service that takes
 //!   `Request<Full<Bytes>>`: the verified bytes as they came over the wire.
 //! - The handler finds a [`Delivery`](hookclaim::Delivery), an [`Attempt`](hookclaim::Attempt) and a
@@ -78,7 +80,8 @@
 //! | it did not fail for good | 202 | `dead` |
 //!
 //! What passes all of them runs. The outcome is then `completed`, or `failed` with the handler's status, or `accepted`
-//! (202) if the handler takes longer than [`ack_after`](GithubWebhookLayer::ack_after).
+//! (202) if the handler takes longer than [`ack_after`](GithubWebhookLayer::ack_after). A durable layer stores it, and the
+//! outcome is `accepted`; before that it asks whether there is [room](GithubWebhookLayer::backlog_limit) (503).
 //!
 //! A delivery that is in progress is answered 202 and not 200: nobody knows yet whether it will be done.
 //!
@@ -91,16 +94,19 @@
 //!   ([`Attempt::cancelled`](hookclaim::Attempt::cancelled)).
 //! - A caller that hangs up, at whatever moment, leaves no claim stuck: the attempt goes on in a task of its own and
 //!   its end is recorded, or nothing was claimed.
-//! - The handler is never aborted, but for [`Drain::hand_back`]. A panic is recorded, and handed on while somebody waits.
+//! - What a durable layer answered `accepted` is in the store with its payload, and runs until it is completed or dead,
+//!   whatever process dies in between, as long as some process has a [`Worker`].
+//! - The handler of a request is never aborted, but for [`Drain::hand_back`]. A worker's handler is dropped as well once
+//!   its lease is over, after it was told. A panic is recorded, and handed on while somebody waits.
 //!
 //! # What is not
 //!
 //! - A handler runs at least once, not exactly once: a process that dies in the middle leaves a lease that runs out.
 //!   What it writes in the transaction of [`Lease::commit`](hookclaim::Lease::commit) happens exactly once.
-//! - An attempt that failed does not begin again by itself. It runs again when the delivery is sent again, and GitHub
-//!   sends again only when somebody asks it to
+//! - Inline, an attempt that failed does not begin again by itself. It runs again when the delivery is sent again, and
+//!   GitHub sends again only when somebody asks it to
 //!   ([redelivering webhooks](https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks)).
-//!   This holds for a delivery that was answered `accepted` as well.
+//!   One that was answered `accepted` is the exception where the store keeps payloads and a worker runs beside the layer.
 //! - How long the head of a request may take is the HTTP server's to bound.
 //!
 //! # Runtime

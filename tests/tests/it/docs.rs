@@ -12,10 +12,12 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 #[test]
-fn the_readme_shows_the_axum_example_as_it_is() {
-    let example = read("tower-layer/examples/inline_axum.rs");
-    let shown = example.split("// [app]\n").nth(1).expect("it is marked");
-    assert!(read("README.md").contains(shown));
+fn the_readme_shows_the_examples_as_they_are() {
+    for name in ["inline_axum", "durable_sqlite"] {
+        let example = read(format!("tower-layer/examples/{name}.rs"));
+        let shown = example.split("// [app]\n").nth(1).expect("it is marked");
+        assert!(read("README.md").contains(shown), "{name}");
+    }
 }
 
 #[test]
