@@ -208,8 +208,8 @@ impl Acquire {
         self
     }
 
-    /// Sets whether deliveries are looked for whose lease has run out: they are by default. That reads every delivery
-    /// that is leased, so a worker that asks often asks for them now and then.
+    /// Sets whether deliveries are looked for whose lease has run out: they are by default, and come first. That reads
+    /// every delivery that is leased, so a worker that asks often asks for them now and then.
     #[must_use]
     pub fn expired(mut self, expired: bool) -> Self {
         self.expired = expired;

@@ -297,7 +297,13 @@ where
                 Ok(step) => {
                     failures = 0;
                     if expired && step.asked_all {
-                        next_expired = Instant::now() + expired_every;
+                        // Where all places were taken there may have been more of them.
+                        let every = if step.crowded {
+                            expired_every.min(self.poll_interval)
+                        } else {
+                            expired_every
+                        };
+                        next_expired = Instant::now() + every;
                     }
                     if step.more {
                         continue;
