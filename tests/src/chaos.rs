@@ -112,6 +112,7 @@ impl Chaos {
             facts: found.facts,
             violations: found.violations,
             journal: found.journal,
+            histories: found.histories,
         }
     }
 }
@@ -124,6 +125,7 @@ pub struct Report {
     facts: BTreeMap<&'static str, u64>,
     violations: Vec<String>,
     journal: Vec<String>,
+    histories: Vec<String>,
 }
 
 /// More violations than these are the same one again.
@@ -151,6 +153,7 @@ impl fmt::Display for Report {
             facts,
             violations,
             journal,
+            histories,
         } = self;
         writeln!(
             f,
@@ -162,6 +165,9 @@ impl fmt::Display for Report {
         )?;
         for (name, count) in facts {
             writeln!(f, "  {name:<40} {count:>8}")?;
+        }
+        for line in histories {
+            writeln!(f, "  {line}")?;
         }
         if violations.is_empty() {
             return writeln!(f, "  every promise was kept");

@@ -8,6 +8,9 @@ use super::gremlin::Gremlin;
 use super::ground::{Ground, MAX_ATTEMPTS, Row};
 use super::post::{Post, What};
 
+/// Of so many deliveries the history is shown.
+const SUSPECTS: usize = 5;
+
 const COMPLETED: i64 = 2;
 const DEAD: i64 = 4;
 
@@ -16,6 +19,9 @@ pub(super) struct Findings {
     pub(super) facts: BTreeMap<&'static str, u64>,
     pub(super) violations: Vec<String>,
     pub(super) journal: Vec<String>,
+    /// Deliveries whose whole history somebody wants to read.
+    suspects: HashSet<String>,
+    pub(super) histories: Vec<String>,
 }
 
 impl Findings {
@@ -25,6 +31,14 @@ impl Findings {
 
     fn wrong(&mut self, what: String) {
         self.violations.push(what);
+    }
+
+    /// Something is wrong with a delivery.
+    fn suspect(&mut self, id: &str, what: String) {
+        self.violations.push(what);
+        if self.suspects.len() < SUSPECTS {
+            self.suspects.insert(id.to_owned());
+        }
     }
 }
 
@@ -50,17 +64,17 @@ pub(super) async fn deliveries(ground: &Ground, post: &Post, found: &mut Finding
         let row = rows.get(letter.id.as_str()).copied();
         let told = format!("{} {:?} {:?} {row:?}", letter.id, letter.what, fate.answers);
         if !fate.received {
-            found.wrong(format!("never received: {told}"));
+            found.suspect(&letter.id, format!("never received: {told}"));
         }
         let Some(row) = row else {
             if letter.what.is_stored() && fate.received {
-                found.wrong(format!("LOST: {told}"));
+                found.suspect(&letter.id, format!("LOST: {told}"));
             }
             continue;
         };
         if ends.get(&letter.id).map(Vec::as_slice) != Some(&[row.state]) {
             let ends = ends.get(&letter.id);
-            found.wrong(format!("settled not once but {ends:?}: {told}"));
+            found.suspect(&letter.id, format!("settled not once but {ends:?}: {told}"));
         }
         // Its lease can run out once for every attempt.
         let for_a_reason = match row.error_class.as_deref() {
@@ -69,20 +83,25 @@ pub(super) async fn deliveries(ground: &Ground, post: &Post, found: &mut Finding
             _ => false,
         };
         match row.state {
-            COMPLETED if letter.what == What::Broken => found.wrong(format!("completed: {told}")),
+            COMPLETED if letter.what == What::Broken => {
+                found.suspect(&letter.id, format!("completed: {told}"))
+            }
             COMPLETED => {}
             DEAD if for_a_reason => {}
-            DEAD => found.wrong(format!("dead for no reason: {told}")),
-            _ => found.wrong(format!("stuck: {told}")),
+            DEAD => found.suspect(&letter.id, format!("dead for no reason: {told}")),
+            _ => found.suspect(&letter.id, format!("stuck: {told}")),
         }
         if let What::Hours { comment, minutes } = letter.what {
             let expected = (row.state == COMPLETED).then_some(1);
             let (entry, effect) = (entries.get(&comment), effects.get(&comment).copied());
             if entry.copied() != expected.map(|count| (count, minutes)) {
-                found.wrong(format!("booked {entry:?} of {minutes} minutes: {told}"));
+                found.suspect(
+                    &letter.id,
+                    format!("booked {entry:?} of {minutes} minutes: {told}"),
+                );
             }
             if effect != expected {
-                found.wrong(format!("effect {effect:?} times: {told}"));
+                found.suspect(&letter.id, format!("effect {effect:?} times: {told}"));
             }
         }
     }
@@ -121,15 +140,25 @@ fn count(rows: &[Row], found: &mut Findings) {
             "deliveries of more than one attempt",
             u64::from(row.attempts > 1),
         );
-        let most = found.facts.entry("most attempts of one").or_default();
-        *most = (*most).max(row.attempts as u64);
-        if row.fence > 1
-            && let Some(finished) = row.finished_at
-        {
-            let took = u64::try_from(finished - row.received_at).unwrap_or_default() / 1000;
-            let longest = found.facts.entry("longest recovery (ms)").or_default();
-            *longest = (*longest).max(took);
+        for (fact, value) in [
+            ("most attempts of one", row.attempts),
+            ("most claims of one", row.fence),
+        ] {
+            let most = found.facts.entry(fact).or_default();
+            *most = (*most).max(value.unsigned_abs());
         }
+    }
+    let recovery = |row: &&Row| {
+        let took = row.finished_at.unwrap_or_default() - row.received_at;
+        if row.fence > 1 { took } else { 0 }
+    };
+    if let Some(slowest) = rows.iter().max_by_key(recovery) {
+        let took = recovery(&slowest).unsigned_abs() / 1000;
+        found.facts.insert("longest recovery (ms)", took);
+        found.suspects.insert(slowest.delivery_id.clone());
+        found
+            .histories
+            .push(format!("the longest recovery: {slowest:?}"));
     }
 }
 
@@ -223,10 +252,13 @@ pub(super) fn servers(mut gremlin: Gremlin, found: &mut Findings) {
     let mut lost: HashSet<(String, u64)> = HashSet::new();
     let mut completed: HashMap<(String, u64), u32> = HashMap::new();
     let mut booked: HashMap<String, u32> = HashMap::new();
-    for line in gremlin.logs.iter().flat_map(|log| {
+    let lines = gremlin.logs.iter().enumerate().flat_map(|(server, log)| {
         let text = log.text();
-        text.lines().map(str::to_owned).collect::<Vec<_>>()
-    }) {
+        let lines: Vec<_> = text.lines().map(|line| (server, line.to_owned())).collect();
+        lines
+    });
+    let mut histories = Vec::new();
+    for (server, line) in lines {
         // The last line of who was killed may be half a line.
         let Ok(line) = serde_json::from_str::<Value>(&line) else {
             if line.contains("panicked at") {
@@ -239,6 +271,10 @@ pub(super) fn servers(mut gremlin: Gremlin, found: &mut Findings) {
             .as_str()
             .unwrap_or_default()
             .to_owned();
+        if found.suspects.contains(&id) {
+            let at = line["timestamp"].as_str().unwrap_or_default();
+            histories.push(format!("{at} life {server}: {fields}"));
+        }
         let attempt = fields["attempt"].as_u64().unwrap_or_default();
         let message = fields["message"].as_str().unwrap_or_default();
         match message {
@@ -262,6 +298,8 @@ pub(super) fn servers(mut gremlin: Gremlin, found: &mut Findings) {
             _ => {}
         }
     }
+    histories.sort();
+    found.histories.append(&mut histories);
     for attempt in &lost {
         if completed.contains_key(attempt) {
             found.wrong(format!("completed with a lease that was lost: {attempt:?}"));
