@@ -457,11 +457,12 @@ pub(crate) fn candidates(
     due.into_iter().map(|record| record.key.clone()).collect()
 }
 
-/// What the order of turns goes by: first what is due, then what is to be taken over, each by its time.
+/// What the order of turns goes by: first what is to be taken over, then what is due, each by its time. The other way
+/// round a queue that never ends would keep what a killed process left from being taken over at all.
 #[cfg(feature = "test-util")]
 pub(crate) fn turn(record: &Record) -> (bool, Option<Timestamp>) {
-    let is_expired = record.state == State::Processing;
-    (is_expired, record.retry_at.or(record.claimed_at))
+    let is_due = record.state != State::Processing;
+    (is_due, record.retry_at.or(record.claimed_at))
 }
 
 #[cfg(all(test, feature = "test-util"))]

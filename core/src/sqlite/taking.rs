@@ -95,14 +95,16 @@ async fn find(
             .await
             .map_err(failed);
     }
-    let mut found = asked(DUE, limit)
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(failed)?;
-    if acquire.expired && found.len() < limit {
-        let expired = asked(EXPIRED, limit - found.len());
-        let expired = expired.fetch_all(&mut *connection).await.map_err(failed)?;
-        found.extend(expired);
+    let mut found = Vec::new();
+    if acquire.expired {
+        // First: a queue that never ends must not keep what a killed process left from being taken over.
+        let expired = asked(EXPIRED, limit);
+        found = expired.fetch_all(&mut *connection).await.map_err(failed)?;
+    }
+    if found.len() < limit {
+        let due = asked(DUE, limit - found.len());
+        let due = due.fetch_all(&mut *connection).await.map_err(failed)?;
+        found.extend(due);
     }
     Ok(found)
 }

@@ -177,11 +177,12 @@ pub(super) async fn expired<St: DurableStore>(bench: &Bench<'_, St>) {
             .is_empty()
     );
     bench.put(&["c"]).await;
-    // What is due comes before what is to be taken over.
-    let started = bench.acquire(bench.asking(9)).await.started;
-    assert_eq!(bench.names(&started), ["c", "a"]);
-    assert_eq!(started[1].held.kind, ClaimKind::Takeover);
-    assert!(started[1].delivery.is_ok());
+    // What is to be taken over comes before what is due, so that a queue without an end does not keep it waiting.
+    let started = bench.take(1).await;
+    assert_eq!(bench.names(&started), ["a"]);
+    assert_eq!(started[0].held.kind, ClaimKind::Takeover);
+    assert!(started[0].delivery.is_ok());
+    assert_eq!(bench.names(&bench.take(9).await), ["c"]);
     // A clock that was set back blocks nothing.
     bench.clock.set_back(Duration::from_secs(3600));
     let started = bench.take(9).await;
