@@ -244,7 +244,7 @@ impl Acquire {
 /// Which deliveries come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lane {
-    /// Those that have been due for longest.
+    /// Those whose lease has run out, if they are looked for, and then those that have been due for longest.
     #[default]
     Due,
     /// Only those that were never tried and have been due for less than `window`, the newest first; none at all if

@@ -6,9 +6,11 @@
 //! - [`fixtures`]: payloads, byte for byte.
 //! - [`booking`]: a table of the application's, to be written in the transaction that completes a delivery.
 //! - [`capture`]: what is logged, to search it for what must not be.
+//! - [`chaos`]: servers and databases that are killed, stopped and restarted while deliveries come in.
 
 pub mod booking;
 pub mod capture;
+pub mod chaos;
 pub mod fixtures;
 pub mod http;
 pub mod postgres;

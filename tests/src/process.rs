@@ -143,23 +143,29 @@ impl Hookclaim {
     /// If it ends instead, or does not listen within [`DEADLINE`].
     #[must_use]
     pub fn start(self) -> Server {
+        self.try_start()
+            .unwrap_or_else(|said| panic!("the server does not listen:\n{said}"))
+    }
+
+    /// Starts it and waits until it listens, as it may not while its database is away.
+    ///
+    /// # Errors
+    ///
+    /// What it said, if it ends instead, or does not listen within [`DEADLINE`].
+    pub fn try_start(self) -> Result<Server, String> {
         let mut process = Process::spawn(self.command);
         let line = process
             .stdout
             .wait_for("listening on http://", || process.child.try_wait());
         let Some(line) = line else {
-            panic!(
-                "the server does not listen:\n{}{}",
-                process.stdout.text(),
-                process.stderr.text()
-            );
+            return Err(process.stdout.text() + &process.stderr.text());
         };
         let at = line.find("http://").expect("the line has it");
         let url = line[at..].split_whitespace().next().unwrap_or_default();
-        Server {
+        Ok(Server {
             url: url.trim_end_matches('/').to_owned(),
             process,
-        }
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hookclaim::{
-    Acquire, Acquired, Acquisition, Attempt, Backoff, Changes, DurableStore, Failure, Lane,
-    LeasePolicy, Order, Scope, Source, StoreError,
+    Acquire, Acquired, Acquisition, Attempt, Backoff, Changes, ClaimKind, DurableStore, Failure,
+    Lane, LeasePolicy, Order, Scope, Source, StoreError,
 };
 use http::{Method, Request, Response, Uri, request};
 use http_body_util::Full;
@@ -347,12 +347,15 @@ where
             asked_all: free > 0,
             more: false,
             crowded: true,
+            took_over: false,
         };
         if free > 0 {
             let taken = self.acquire(free, Lane::Due, expired).await?;
             // There is more where everything that was asked for was found, if there are places left for it.
             step.more = !taken.is_empty() && taken.started.len() + taken.retired.len() >= free;
             let full = taken.started.len() >= free;
+            let mut kinds = taken.started.iter().map(|acquired| acquired.held.kind);
+            step.took_over = kinds.any(|kind| kind == ClaimKind::Takeover);
             self.start_all(taken, &self.places.queue);
             if !full {
                 step.crowded = false;
@@ -424,6 +427,8 @@ struct Step {
     more: bool,
     /// Whether more may be due than there were places for.
     crowded: bool,
+    /// Whether a lease had run out.
+    took_over: bool,
 }
 
 /// One attempt, from the row to its record.

@@ -3,6 +3,7 @@
 mod a_signature;
 mod b_http;
 mod c_events;
+mod chaos;
 mod d_claim;
 mod deliveries;
 mod docs;
