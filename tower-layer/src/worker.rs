@@ -296,14 +296,9 @@ where
             let pause = match step {
                 Ok(step) => {
                     failures = 0;
-                    if expired && step.asked_all {
-                        // Where all places were taken there may have been more of them.
-                        let every = if step.crowded {
-                            expired_every.min(self.poll_interval)
-                        } else {
-                            expired_every
-                        };
-                        next_expired = Instant::now() + every;
+                    // Where one was taken over there may be more than there were places for.
+                    if expired && step.asked_all && !step.took_over {
+                        next_expired = Instant::now() + expired_every;
                     }
                     if step.more {
                         continue;
