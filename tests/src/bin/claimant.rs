@@ -10,21 +10,26 @@
 //! | `book KEY` | writes a row and completes in one transaction: `ok`, or the kind of the error |
 //! | `race N KEY` | `won=… in-progress=… completed=… other=… errors=…` of N claims at once; the winner is kept |
 //! | `write MS N` | `written=… errors=… first-error` of N writers that claim and complete fresh keys for so long |
+//! | `work-and-abort` | none: works on what is stored, and its handler ends the process |
 //!
 //! It ends with its standard input.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io::BufRead;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hookclaim::{
-    Claim, ClaimKey, ClaimKind, ClaimOutcome, DeliveryId, EventName, Failure, Held, Lease,
-    LeasePolicy, PostgresStore, Source, SqliteStore, StoreError,
+    Claim, ClaimKey, ClaimKind, ClaimOutcome, DeliveryId, DurableStore, EventName, Failure, Held,
+    Lease, LeasePolicy, PostgresStore, Source, SqliteStore, StoreError,
 };
 use hookclaim_tests::booking::BookingStore;
+use http::Response;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
+use tower::service_fn;
+use tower_hookclaim::Worker;
 
 #[tokio::main]
 async fn main() {
@@ -50,7 +55,7 @@ async fn main() {
     }
 }
 
-async fn obey<St: BookingStore>(store: St, policy: LeasePolicy) {
+async fn obey<St: BookingStore + DurableStore>(store: St, policy: LeasePolicy) {
     let mut held: HashMap<String, Held> = HashMap::new();
     println!("ready");
     for line in std::io::stdin().lock().lines() {
@@ -87,6 +92,17 @@ async fn obey<St: BookingStore>(store: St, policy: LeasePolicy) {
             ["write", ms, writers] => {
                 let span = Duration::from_millis(number(ms) as u64);
                 write(&store, policy, span, number(writers)).await
+            }
+            ["work-and-abort"] => {
+                let handler = service_fn(async |_| -> Result<Response<()>, Infallible> {
+                    std::process::abort()
+                });
+                Worker::new(store.clone(), handler)
+                    .lease(policy)
+                    .poll_interval(Duration::from_millis(20))
+                    .run()
+                    .await;
+                unreachable!("nobody drains it")
             }
             _ => panic!("no such order: {line}"),
         };

@@ -84,7 +84,7 @@ pub(super) async fn deliveries(ground: &Ground, post: &Post, found: &mut Finding
         };
         match row.state {
             COMPLETED if letter.what == What::Broken => {
-                found.suspect(&letter.id, format!("completed: {told}"))
+                found.suspect(&letter.id, format!("completed: {told}"));
             }
             COMPLETED => {}
             DEAD if for_a_reason => {}

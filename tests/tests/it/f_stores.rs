@@ -24,7 +24,7 @@ use crate::support::{App, Handler, Stack, delivery, reply};
 on_stores! {
     the_contract_is_kept_clause_by_clause: sqlite postgres;
     random_histories_agree_with_the_machine: memory sqlite postgres;
-    the_contract_of_durable_stores_is_kept_clause_by_clause: sqlite;
+    the_contract_of_durable_stores_is_kept_clause_by_clause: sqlite postgres;
     random_histories_of_workers_agree_with_the_machine: memory sqlite;
     transactional_handlers_book_once: sqlite postgres;
 }

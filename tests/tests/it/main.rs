@@ -20,3 +20,4 @@ mod statements;
 mod stores;
 mod support;
 mod ui;
+mod worked_off;
