@@ -277,7 +277,7 @@ async fn everything_at_once_ends_in_no_error<St: DurableStore>(bench: Bench<St>)
     for worker in 0..3 {
         let handler = service_fn(move |request: Request<Full<Bytes>>| {
             let attempt: &Attempt = request.extensions().get().expect("it is there");
-            let fails = (attempt.fence() + worker) % 3 == 0;
+            let fails = (attempt.fence() + worker).is_multiple_of(3);
             async move {
                 Ok::<_, Infallible>(reply(if fails {
                     StatusCode::BAD_GATEWAY
@@ -313,7 +313,7 @@ async fn everything_at_once_ends_in_no_error<St: DurableStore>(bench: Bench<St>)
                     }
                     2 => match store.claim(claim(&name, policy)).await {
                         Ok(outcome) => match outcome.won() {
-                            Some(held) if number % 2 == 0 => store.complete(&held).await,
+                            Some(held) if number.is_multiple_of(2) => store.complete(&held).await,
                             Some(held) => {
                                 let failure = Failure::transient("x", Duration::ZERO);
                                 store.fail(&held, &failure).await.map(drop)
