@@ -27,6 +27,7 @@ fn links_between_pages_lead_somewhere() {
         "core/README.md",
         "core/docs/ARCHITECTURE.md",
         "core/docs/duplicates-in-flight.md",
+        "core/docs/failures.md",
         "core/docs/performance.md",
         "core/docs/redis.md",
         "core/docs/scale.md",
@@ -99,4 +100,37 @@ fn operators_are_told_of_every_metric_and_every_option() {
         let told = page.contains(&format!("`{option}`")) || option.ends_with("-file");
         assert!(told || option == "config", "{option}");
     }
+}
+
+#[test]
+fn the_tests_that_the_page_of_failures_names_are_there() {
+    let page = read("core/docs/failures.md");
+    let mut sources = String::new();
+    for directory in [
+        "tests/tests/it",
+        "tests/tests/it/inbox_postgres",
+        "tests/tests/it/deliveries",
+        "tower-layer/tests/it",
+    ] {
+        for entry in std::fs::read_dir(root().join(directory)).expect("it is there") {
+            let path = entry.expect("it can be read").path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                sources += &std::fs::read_to_string(path).expect("it is text");
+            }
+        }
+    }
+    let mut named = 0;
+    for name in page.split('`').filter(|code| code.contains("::")) {
+        let function = name.rsplit("::").next().unwrap_or_default();
+        if name.starts_with("LeasePolicy") || function.len() < 12 {
+            continue;
+        }
+        assert!(
+            sources.contains(&format!("fn {function}"))
+                || sources.contains(&format!("mod {function}")),
+            "{name}"
+        );
+        named += 1;
+    }
+    assert!(named > 30, "{named}");
 }
