@@ -17,7 +17,7 @@ use super::method::{Report, median, pairs};
 
 const WINDOW: Duration = Duration::from_secs(3);
 
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -25,7 +25,7 @@ fn runtime() -> Runtime {
 }
 
 /// A claim as the layer makes it.
-fn claim() -> Claim {
+pub(super) fn claim() -> Claim {
     let id = DeliveryId::new(hookclaim_tests::http::guid()).expect("visible ASCII");
     let event = EventName::new("issue_comment").expect("a name");
     Claim::bare(
@@ -69,15 +69,15 @@ async fn claims<St: DeliveryStore>(store: &St, callers: usize) -> f64 {
     won as f64 / begin.elapsed().as_secs_f64()
 }
 
-struct Postgres {
-    runtime: Runtime,
+pub(super) struct Postgres {
+    pub(super) runtime: Runtime,
     cluster: PgCluster,
-    store: PostgresStore,
-    url: String,
+    pub(super) store: PostgresStore,
+    pub(super) url: String,
 }
 
 impl Postgres {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let runtime = runtime();
         let cluster = PgCluster::start(PgOptions { fsync: true });
         let (url, store) = runtime.block_on(async {
@@ -99,9 +99,9 @@ impl Postgres {
         }
     }
 
-    fn empty(&self) {
+    pub(super) fn empty(&self) {
         self.runtime.block_on(async {
-            let empty = "truncate hookclaim_deliveries, plain";
+            let empty = "truncate hookclaim_deliveries, hookclaim_covered, plain";
             sqlx::raw_sql(empty)
                 .execute(self.store.pool())
                 .await
@@ -110,7 +110,7 @@ impl Postgres {
     }
 
     /// Transactions per second of one insert each.
-    fn pgbench(&self, clients: usize) -> f64 {
+    pub(super) fn pgbench(&self, clients: usize) -> f64 {
         let directory = tempfile::tempdir().expect("a directory");
         let script = directory.path().join("insert.sql");
         let insert = "\\set r random(1, 9000000000000000000)\n\

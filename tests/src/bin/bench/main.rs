@@ -1,10 +1,11 @@
 //! Benchmarks: each prints a ratio against a baseline that runs beside it.
 //!
-//! `cargo run --release -p hookclaim-tests --bin bench -- [P1 P2 …]`, all of them without a name. Absolute figures are
+//! `cargo run --release -p hookclaim-tests --bin bench -- [P1 P2 … work]`, all of them without a name. Absolute figures are
 //! those of this machine; only the ratios mean something elsewhere. `core/docs/performance.md` has the method.
 
 mod binary;
 mod claims;
+mod durable;
 mod layer;
 mod method;
 mod serve;
@@ -14,7 +15,10 @@ use method::Report;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(("serve", kind)) = arguments.first().map(String::as_str).zip(arguments.get(1)) {
-        return serve::server(kind);
+        return match arguments.get(2) {
+            Some(url) => durable::server(kind, url),
+            None => serve::server(kind),
+        };
     }
     if cfg!(debug_assertions) {
         eprintln!("bench: this is a debug build; add --release");
@@ -39,6 +43,18 @@ fn main() {
     }
     if wanted("P8") {
         claims::sqlite_throughput(&mut report);
+    }
+    if wanted("P9") || wanted("P10") {
+        durable::over_http(&mut report);
+    }
+    if wanted("work") {
+        durable::work_rate(&mut report);
+    }
+    if wanted("P12") {
+        durable::memory(&mut report);
+    }
+    if wanted("P14") {
+        durable::large_table(&mut report);
     }
     if wanted("P13") {
         binary::size_and_start(&mut report);

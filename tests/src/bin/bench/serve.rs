@@ -116,7 +116,7 @@ impl Drop for Server {
     }
 }
 
-async fn call(
+pub(super) async fn call(
     address: String,
     headers: HeaderMap,
     body: Bytes,
