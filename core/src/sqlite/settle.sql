@@ -5,19 +5,9 @@
 --   span in µs: delay of a failure or release, lease of a renewal
 --   bound: most attempts of a failure, longest hold of a renewal in µs, whether a completed one keeps its payload
 -- ?2 now in µs
-update hookclaim_deliveries as d set
-  state = s.state,
-  attempts = iif(s.operation = 3, max(d.attempts - 1, 0), d.attempts),
-  renewed_at = iif(s.state = 1, ?2, null),
-  lease_until = iif(s.state = 1, min(?2 + s.span, d.claimed_at + s.bound), null),
-  retry_at = iif(s.state = 3, ?2 + s.span, null),
-  finished_at = iif(s.state in (2, 4), ?2, null),
-  error_class = iif(s.operation in (2, 3), s.class, d.error_class),
-  last_error = iif(s.operation in (2, 3), s.message, d.last_error),
-  request = iif(s.operation = 1 and not s.bound, null, d.request),
-  sealed_with = iif(s.operation = 1 and not s.bound, null, d.sealed_with),
-  payload = iif(s.operation = 1 and not s.bound, null, d.payload)
-from (
+--
+-- Materialized: else the planner turns the join around, and reads every row that there is.
+with s as materialized (
   select
     x.rowid as id,
     r.value ->> 3 as operation,
@@ -37,6 +27,19 @@ from (
     and x.key = r.value ->> 1
     and x.claim_token = unhex(r.value ->> 2)
     and x.state = 1
-) s
+)
+update hookclaim_deliveries as d set
+  state = s.state,
+  attempts = iif(s.operation = 3, max(d.attempts - 1, 0), d.attempts),
+  renewed_at = iif(s.state = 1, ?2, null),
+  lease_until = iif(s.state = 1, min(?2 + s.span, d.claimed_at + s.bound), null),
+  retry_at = iif(s.state = 3, ?2 + s.span, null),
+  finished_at = iif(s.state in (2, 4), ?2, null),
+  error_class = iif(s.operation in (2, 3), s.class, d.error_class),
+  last_error = iif(s.operation in (2, 3), s.message, d.last_error),
+  request = iif(s.operation = 1 and not s.bound, null, d.request),
+  sealed_with = iif(s.operation = 1 and not s.bound, null, d.sealed_with),
+  payload = iif(s.operation = 1 and not s.bound, null, d.payload)
+from s
 where d.rowid = s.id
 returning source, key, state, lease_until, retry_at

@@ -41,9 +41,17 @@ pub(crate) fn server(kind: &str, url: &str) {
             let read = post(|_: Bytes| async { "ok" });
             Router::new().route("/webhook", read)
         } else if let Some(file) = url.strip_prefix("sqlite:") {
-            app(kind, SqliteStore::open(file).await.expect("it opens"))
+            {
+                let store = SqliteStore::open(file).await.expect("it opens");
+                store.migrate().await.expect("migrated");
+                app(kind, store)
+            }
         } else {
-            app(kind, PostgresStore::connect(url).await.expect("it answers"))
+            {
+                let store = PostgresStore::connect(url).await.expect("it answers");
+                store.migrate().await.expect("migrated");
+                app(kind, store)
+            }
         };
         axum::serve(listener, app).await.expect("serving");
     });
@@ -147,18 +155,27 @@ fn load(address: &str, server: u32, connections: usize, body: &Bytes) -> Load {
     }
 }
 
+/// One window of load on a server that runs already, to look at it meanwhile.
+pub(crate) fn show_load(address: &str, server: &str, connections: &str) {
+    let (server, connections) = server
+        .parse()
+        .ok()
+        .zip(connections.parse().ok())
+        .expect("numbers");
+    let load = load(address, server, connections, &payload(8 * 1024));
+    println!(
+        "{:.0} requests/s, {:.0} µs CPU of the server each, client {:.0} %",
+        load.rate,
+        load.each,
+        load.client * 100.0
+    );
+}
+
 /// P9 and P10, and the table beside them.
 pub(crate) fn over_http(report: &mut Report) {
     let postgres = Postgres::start();
     let directory = tempfile::tempdir().expect("a directory");
-    let file = |name: &str| {
-        let file = directory.path().join(name);
-        runtime().block_on(async {
-            let store = SqliteStore::open(&file).await.expect("it opens");
-            store.migrate().await.expect("migrated");
-        });
-        format!("sqlite:{}", file.display())
-    };
+    let file = |name: &str| format!("sqlite:{}", directory.path().join(name).display());
     let servers = [
         Server::start("bare axum", "bare", ""),
         Server::start("inline, SQLite", "inline", &file("inline.db")),

@@ -20,6 +20,11 @@ fn main() {
             None => serve::server(kind),
         };
     }
+    if let ["load", address, server, connections] =
+        arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]
+    {
+        return durable::show_load(address, server, connections);
+    }
     if cfg!(debug_assertions) {
         eprintln!("bench: this is a debug build; add --release");
         std::process::exit(2);
