@@ -54,6 +54,7 @@ impl Enqueue {
         event: EventName,
         request: StoredRequest,
     ) -> Self {
+        let request = request.named(&delivery_id, &event);
         let mut claim = Claim::bare(key, delivery_id, event, LeasePolicy::default());
         claim.kept = Some(Box::new(Kept::new(request)));
         Self { claim }
@@ -293,12 +294,15 @@ impl Acquisition {
 pub struct Acquired {
     /// The claim.
     pub held: Held,
-    /// The delivery, or why it cannot be read.
+    /// The delivery, or why it cannot be read. Under a business key its id and event may be others than the claim's:
+    /// those of the delivery whose body was stored.
     pub delivery: Result<Delivery, Unreadable>,
     /// The path that it came to.
     pub path: String,
     /// The time since it was first seen.
     pub age: Duration,
+    /// Whether it has an ordering key: when it ends, the next one of the same key may start.
+    pub ordered: bool,
 }
 
 /// A stored payload cannot be read back.
@@ -343,12 +347,16 @@ impl Acquired {
         fingerprint: Option<crate::signature::Fingerprint>,
         request: Result<StoredRequest, Unreadable>,
         age: Duration,
+        ordered: bool,
     ) -> Self {
         let path = request
             .as_ref()
             .map_or_else(|_| "/".to_owned(), |request| request.path().to_owned());
         let delivery = request.and_then(|request| {
-            let head = crate::head::DeliveryHead::stored(held.delivery_id.clone(), event, &request);
+            let id = request.delivery_id();
+            let id = id.unwrap_or_else(|| held.delivery_id.clone());
+            let event = request.event().unwrap_or(event);
+            let head = crate::head::DeliveryHead::stored(id, event, &request);
             let source = held.key.source().clone();
             Delivery::stored(head, request.body, fingerprint, source)
                 .map_err(|_| Unreadable::Malformed)
@@ -358,6 +366,7 @@ impl Acquired {
             delivery,
             path,
             age,
+            ordered,
         }
     }
 }

@@ -121,8 +121,8 @@ impl<St: TransactionalStore> Lease<St> {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::StoreErrorKind::LeaseLost) if another attempt has taken over: everything in `tx` is rolled
-    /// back. Other kinds: it was rolled back too, or (a connection that broke while committing) it is not known, and
+    /// [`LeaseLost`](crate::StoreErrorKind::LeaseLost) if another attempt has taken over, or this one was completed
+    /// before: everything in `tx` is rolled back. Other kinds: it was rolled back too, or (a connection that broke while committing) it is not known, and
     /// the store's row decides.
     ///
     /// # Cancel safety
@@ -144,8 +144,9 @@ impl<St: TransactionalStore> Lease<St> {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::StoreErrorKind::LeaseLost) if another attempt has taken over; `tx` cannot be committed
-    /// any more then.
+    /// [`LeaseLost`](crate::StoreErrorKind::LeaseLost) if another attempt has taken over, or this one was completed
+    /// before; `tx` cannot be committed any more then. A transaction is completed once: by this or by
+    /// [`commit`](Self::commit).
     pub async fn complete_in(&self, tx: &mut St::Tx) -> Result<(), StoreError> {
         self.set_fate(Fate::InStore);
         self.inner.store.complete_in(tx, &self.inner.held).await

@@ -384,6 +384,7 @@ impl DurableStore for MemoryStore {
                     next.fingerprint,
                     request.ok_or(Unreadable::Malformed),
                     now.since(next.received_at),
+                    next.ordering_key.is_some(),
                 ));
             }
             memory.records.insert(key, next);

@@ -7,14 +7,13 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, DeliveryId, EventName};
 use crate::head::{BodyFormat, header};
 
 /// What a store keeps of a delivery so that it can run later: the body as it came, the path it came to, and of the
 /// headers those that say what it is.
 ///
-/// That is an allow-list: hook id, target type and id, and the content type; delivery id and event stand in the row
-/// anyway. A signature is not kept, nor anything else that a sender may have put into a header: GitHub itself has sent
+/// That is an allow-list: delivery id, event, hook id, target type and id, and the content type. A signature is not kept, nor anything else that a sender may have put into a header: GitHub itself has sent
 /// secrets in one. A query string is not kept either.
 ///
 /// `Debug` shows no body.
@@ -28,6 +27,11 @@ pub struct StoredRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Envelope {
     path: String,
+    /// Whose body it is. Under a business key it may be another delivery's than the one that the row is named after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delivery: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    event: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     form: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +49,8 @@ impl StoredRequest {
         Self {
             envelope: Envelope {
                 path: path.into(),
+                delivery: Some(delivery.id().as_str().to_owned()),
+                event: Some(delivery.event().as_str().to_owned()),
                 form: delivery.format() == BodyFormat::Form,
                 hook_id: delivery.hook_id(),
                 target_type: delivery.target_type().map(ToOwned::to_owned),
@@ -60,6 +66,8 @@ impl StoredRequest {
         Self {
             envelope: Envelope {
                 path: "/".to_owned(),
+                delivery: None,
+                event: None,
                 form: false,
                 hook_id: None,
                 target_type: None,
@@ -102,6 +110,23 @@ impl StoredRequest {
     #[must_use]
     pub fn hook_id(&self) -> Option<u64> {
         self.envelope.hook_id
+    }
+
+    /// Says whose body it is.
+    pub(crate) fn named(mut self, delivery: &DeliveryId, event: &EventName) -> Self {
+        self.envelope.delivery = Some(delivery.as_str().to_owned());
+        self.envelope.event = Some(event.as_str().to_owned());
+        self
+    }
+
+    /// The delivery whose body it is, if that is known.
+    pub(crate) fn delivery_id(&self) -> Option<DeliveryId> {
+        DeliveryId::new(self.envelope.delivery.as_deref()?).ok()
+    }
+
+    /// That delivery's event.
+    pub(crate) fn event(&self) -> Option<EventName> {
+        EventName::new(self.envelope.event.as_deref()?).ok()
     }
 
     pub(crate) fn target_type(&self) -> Option<HeaderValue> {

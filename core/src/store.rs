@@ -192,8 +192,8 @@ pub trait TransactionalStore: DeliveryStore {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::StoreErrorKind::LeaseLost) if the claim does not hold the delivery; nothing can be
-    /// committed in this transaction then, so that forgetting to look at this error books nothing.
+    /// [`LeaseLost`](crate::StoreErrorKind::LeaseLost) if the claim does not hold the delivery, or was completed before;
+    /// nothing can be committed in this transaction then, so that forgetting to look at this error books nothing.
     fn complete_in(
         &self,
         tx: &mut Self::Tx,

@@ -25,6 +25,7 @@ taken as (
   returning
     t.ord, d.source, d.key, d.delivery_id, d.event, d.state, d.claim_token, d.fence, d.attempts, d.lease_until,
     d.retry_at, d.error_class, d.fingerprint, d.received_at, d.sealed_with,
+    d.ordering_key is not null as has_order,
     case when d.state = 1 then d.request end as request,
     case when d.state = 1 then d.payload end as payload
 )

@@ -216,7 +216,9 @@ impl PgPipeline {
             let policy = taking.acquire.policy;
             let (key, id) = (name.key, name.delivery_id);
             let held = machine::held(standing, key, id, policy, now, taking.sent);
-            let acquired = Acquired::new(held, name.event, standing.fingerprint, request, age);
+            let ordered = row.try_get("has_order").map_err(super::reading)?;
+            let print = standing.fingerprint;
+            let acquired = Acquired::new(held, name.event, print, request, age, ordered);
             acquisition.started.push(acquired);
         }
         Ok(u32::try_from(turns.len()).unwrap_or(u32::MAX))

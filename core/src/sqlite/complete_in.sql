@@ -4,9 +4,11 @@ update hookclaim_deliveries set
   state = 2,
   renewed_at = null,
   lease_until = null,
-  finished_at = ifnull(finished_at, ?4),
+  finished_at = ?4,
   request = iif(?5, request, null),
   sealed_with = iif(?5, sealed_with, null),
   payload = iif(?5, payload, null)
-where source = ?1 and key = ?2 and claim_token = ?3 and state in (1, 2)
+-- One that was completed by the same attempt before is not completed again: what was written with it then would be
+-- written twice.
+where source = ?1 and key = ?2 and claim_token = ?3 and state = 1
 returning fence

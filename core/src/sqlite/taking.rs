@@ -145,6 +145,7 @@ fn begin(
                 next.fingerprint,
                 rows::request(row, &next.key, sealer)?,
                 now.since(next.received_at),
+                next.ordering_key.is_some(),
             ));
         }
     }

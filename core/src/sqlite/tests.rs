@@ -146,12 +146,13 @@ fn reads_the_table(step: &str) -> bool {
         return false;
     };
     let name = what.split(' ').next().unwrap_or_default();
-    // r, s and t are what was asked for.
-    let small = ["r", "s", "t", "waiting", "leased", "CONSTANT"];
+    // r, s and t are what was asked for; the others are read out of indexes in steps of their own.
+    let small = ["r", "s", "t", "fresh", "waiting", "leased", "CONSTANT"];
+    let is_step = name.starts_with("(subquery");
     let by_small_index = ["due", "leased", "kept", "order"]
         .iter()
         .any(|index| what.contains(&format!("INDEX hookclaim_deliveries_{index}")));
-    !small.contains(&name) && !by_small_index
+    !small.contains(&name) && !is_step && !by_small_index
 }
 
 #[tokio::test]
@@ -266,7 +267,8 @@ async fn sealed_payloads_are_not_in_the_file_and_open_with_their_key_alone() {
     let rotated = open(Some(keys(&new).previous(&old).unwrap())).await;
     for name in ["stored", "within", "kept", "plain"] {
         let found = rotated.stored(&names(name).0).await.unwrap();
-        assert_eq!(found.as_ref(), Some(&request), "{name}");
+        let body = found.as_ref().map(StoredRequest::body);
+        assert_eq!(body, Some(request.body()), "{name}");
     }
     let error = rotated.stored(&names("moved").0).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);

@@ -88,13 +88,14 @@ pub async fn check<St: DeliveryStore>(store: &St, clock: &ManualClock) {
 ///
 /// As [`check`].
 pub async fn check_transactional<St: TransactionalStore>(store: &St, clock: &ManualClock) {
-    let list: [Clause<St>; 6] = clauses! {
+    let list: [Clause<St>; 7] = clauses! {
         "T1 a completion within a transaction counts once that commits" => transactions::commit,
         "T2 a completion within a transaction that is rolled back never happened" => transactions::rollback,
         "T3 a lost lease rolls the handler's transaction back" => transactions::lost,
         "T4 a lost lease that is overlooked commits nothing" => transactions::overlooked,
         "T5 a delivery that is locked by its handler's transaction is not taken over" => transactions::locked,
         "T6 a caller who goes away while beginning leaves nothing open" => transactions::abandoned_begin,
+        "T7 an attempt that was completed writes nothing more" => transactions::once,
     };
     check(store, clock).await;
     run(store, clock, &list).await;
@@ -134,7 +135,7 @@ pub async fn check_transactional_durable<St: TransactionalDurableStore>(
 
 async fn check_queue<St: DurableStore>(store: &St, clock: &ManualClock) {
     // The first counts everything that waits, and needs a store in which nothing does.
-    let list: [Clause<St>; 24] = clauses! {
+    let list: [Clause<St>; 25] = clauses! {
         "Q1 what waits and what is leased is counted" => queue::counted,
         "Q2 a new key is received, and its request can be read back as it came" => queue::new_key,
         "Q3 a delivery that is stored again changes nothing" => queue::twice,
@@ -159,6 +160,7 @@ async fn check_queue<St: DurableStore>(store: &St, clock: &ManualClock) {
         "Q22 a delivery that another covers is listed with it, and forgotten with it" => listing::covered,
         "Q23 payloads that were kept are dropped before their records, in bounded steps" => lasting::prune,
         "Q24 pages of a list have every row once, by error too" => listing::list,
+        "Q25 what runs is the delivery whose body was stored" => lasting::whose_body,
     };
     run(store, clock, &list).await;
 }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::{Bench, LEASE, assert_lost};
-use crate::claim::{Failure, Held};
+use crate::claim::{Claim, Failure, Held};
+use crate::delivery::EventName;
 use crate::durable::DurableStore;
-use crate::inbox::EnqueueOutcome;
+use crate::inbox::{Enqueue, EnqueueOutcome};
+use crate::key::{BusinessKey, ClaimKey};
 use crate::operator::{Retried, Retry};
 use crate::record::State;
 use crate::request::StoredRequest;
@@ -374,4 +376,23 @@ pub(super) async fn prune<St: DurableStore>(bench: &Bench<'_, St>) {
         "what is not done is never forgotten"
     );
     assert_eq!(bench.stored("dead").await, None);
+}
+
+pub(super) async fn whose_body<St: DurableStore>(bench: &Bench<'_, St>) {
+    // A delivery fails without its payload, and another of the same business key brings one.
+    let key = ClaimKey::business(bench.source(), &BusinessKey::new().text(bench.clause));
+    let event = |name| EventName::new(name).expect("a name");
+    let claim = Claim::bare(key.clone(), bench.id("a"), event("push"), bench.policy());
+    let held = bench.store.claim(claim).await.expect("decided").won();
+    let failure = Failure::transient("inline", Duration::ZERO);
+    let failed = bench.store.fail(&held.expect("won"), &failure).await;
+    failed.expect("recorded");
+    let request = StoredRequest::new("{}");
+    let work = Enqueue::work(key, bench.id("b"), event("release"), request);
+    assert_eq!(bench.enqueue(work).await, EnqueueOutcome::Accepted);
+    let acquired = bench.take_one().await;
+    assert_eq!(acquired.held.delivery_id, bench.id("a"));
+    let delivery = acquired.delivery.expect("it can be read");
+    assert_eq!(*delivery.id(), bench.id("b"));
+    assert_eq!(*delivery.event(), event("release"));
 }

@@ -36,6 +36,25 @@ pub(super) async fn commit<St: TransactionalStore>(bench: &Bench<'_, St>) {
     assert_eq!(bench.row("b").await.state, State::Completed);
 }
 
+pub(super) async fn once<St: TransactionalStore>(bench: &Bench<'_, St>) {
+    let lease = Lease::new(bench.store.clone(), bench.win("a").await);
+    let tx = lease.begin().await.expect("begun");
+    lease.commit(tx).await.expect("committed");
+    // The handler did not hear that it was, and tries again: the completion of another delivery stands for what it
+    // writes.
+    let effect = bench.win("effect").await;
+    let mut tx = bench.store.begin().await.expect("begun");
+    bench
+        .store
+        .complete_in(&mut tx, &effect)
+        .await
+        .expect("completed");
+    assert_lost(lease.commit(tx).await);
+    assert_lost(lease.begin().await.map(drop));
+    assert_eq!(bench.row("effect").await.state, State::Processing);
+    assert_eq!(bench.row("a").await.state, State::Completed);
+}
+
 pub(super) async fn rollback<St: TransactionalStore>(bench: &Bench<'_, St>) {
     for (name, by_drop) in [("rolled back", false), ("dropped", true)] {
         let name = name.replace(' ', "-");
