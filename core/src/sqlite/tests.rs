@@ -147,7 +147,16 @@ fn reads_the_table(step: &str) -> bool {
     };
     let name = what.split(' ').next().unwrap_or_default();
     // r, s and t are what was asked for; the others are read out of indexes in steps of their own.
-    let small = ["r", "s", "t", "fresh", "waiting", "leased", "CONSTANT"];
+    let small = [
+        "r",
+        "s",
+        "t",
+        "fresh",
+        "waiting",
+        "leased",
+        "hookclaim_lease_lost",
+        "CONSTANT",
+    ];
     let is_step = name.starts_with("(subquery");
     let by_small_index = ["due", "leased", "kept", "order"]
         .iter()
